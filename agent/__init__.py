@@ -1,0 +1,1 @@
+"""The optimizer: policies, the one loop, and what models are told."""
