@@ -1,4 +1,9 @@
-"""The one loop of every policy: propose -> store -> judge -> store -> learn."""
+"""The one loop of every policy: propose -> store -> judge -> store -> learn.
+
+Search attempts are judged quick; then the best few, and attempt 1 (the default everything is
+compared with), are judged in full, and the best of those is the result. Everything is decided from
+the stored history, so calling `optimize` again after a crash continues exactly where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent.records import AttemptRecord, Depth, LlmCall, Proposal
+from agent.plateau import FLAT_LIMIT, flat_windows
+from agent.ranking import best_verified, judged_once, leaders
+from agent.records import AttemptRecord, Depth, LlmCall, Proposal, committed_usd
 from agent.spec import JobSpec, StopReason
 from pk_runtime.candidate import Candidate
 from sandbox.verdict import Verdict
+
+CONFIRM_BEST = 3  # verified leaders wanted at the end; one is enough once the wall time is over
+CONFIRM_TRIES = 6  # leaders judged in full to get them
+INFRA_RETRIES = 3  # of one attempt, on infra_error
+INFRA_ATTEMPTS = 2  # attempts in a row that only ever met infra_error: the job stops
+WARN_FRACTION = 0.8  # of a budget
 
 Evaluate = Callable[[Candidate, Depth], Verdict]
 Clock = Callable[[], float]
@@ -84,6 +97,10 @@ class Context:
     plateau: int
     ledger: Ledger
 
+    def judged(self, candidate: Candidate) -> AttemptRecord | None:
+        """Return the attempt that already judged this candidate: proposing it again is a waste."""
+        return judged_once(self.attempts, "search").get(candidate.digest())
+
 
 class Policy(Protocol):
     """What proposes the next candidate."""
@@ -94,7 +111,7 @@ class Policy(Protocol):
         """Return the next search proposal, or None when there is nothing left to try.
 
         Deterministic given the seed and the context, so that a resumed job goes on as it would
-        have. Raises BudgetExhaustedError or PolicyFailedError, which end the job with what is verified.
+        have. BudgetExhaustedError and PolicyFailedError end the job with what is verified.
         """
 
 
@@ -105,3 +122,176 @@ class Outcome:
     best: AttemptRecord | None
     stop_reason: StopReason
     detail: str
+
+
+def optimize(
+    spec: JobSpec, policy: Policy, evaluate: Evaluate, journal: Journal, clock: Clock
+) -> Outcome:
+    """Run a job, or the rest of it, and return its outcome.
+
+    `evaluate` judges a candidate at a depth (it must not blame the candidate for infrastructure);
+    `clock` returns monotonic seconds.
+    """
+    return _Run(spec, policy, evaluate, journal, clock).run()
+
+
+class _Run:
+    """One call of `optimize`."""
+
+    def __init__(
+        self, spec: JobSpec, policy: Policy, evaluate: Evaluate, journal: Journal, clock: Clock
+    ) -> None:
+        self.spec = spec
+        self.policy = policy
+        self.evaluate = evaluate
+        self.journal = journal
+        self.clock = clock
+        self.history = list(journal.attempts())
+        self.started_at = clock() - journal.elapsed_s()
+        self.detail = ""
+        # An earlier run has warned about what was already used up.
+        self.warned = {name for name, used, limit in self._used() if used >= WARN_FRACTION * limit}
+
+    def run(self) -> Outcome:
+        if self.history and self.history[-1].verdict is None:
+            self._judge(self.history.pop())
+        reason = self._search()
+        wanted = 1 if reason == "budget_wall" else CONFIRM_BEST
+        while self._blocked() is None and (leader := self._to_confirm(wanted)) is not None:
+            self._try(_confirmation(leader))
+        reason = self._blocked() or reason
+        best = best_verified(self.history)
+        if reason != "cancelled" and self._reaches_target(best):
+            reason = "target_reached"
+        return Outcome(best, reason, self.detail or _DETAILS[reason])
+
+    def _search(self) -> StopReason:
+        while (reason := self._stop_reason()) is None:
+            hits = filter(self._reaches_target, leaders(self.history))
+            hit = next((attempt for attempt in hits if not self._confirmed(attempt)), None)
+            if hit is not None:
+                self._try(_confirmation(hit))
+                continue
+            try:
+                proposal = self.policy.propose(self._context())
+            except BudgetExhaustedError as error:
+                self.detail = str(error)
+                return "budget_usd"
+            except PolicyFailedError as error:
+                self.detail = str(error)
+                return "infra"
+            if proposal is None:
+                return "exhausted"
+            self._try(proposal)
+        return reason
+
+    def _context(self) -> Context:
+        return Context(self.spec, tuple(self.history), flat_windows(self.history), self.journal)
+
+    def _stop_reason(self) -> StopReason | None:
+        used = {name: used for name, used, limit in self._used() if used >= limit}
+        if blocked := self._blocked():
+            return blocked
+        if self._reaches_target(best_verified(self.history)):
+            return "target_reached"
+        if "attempts" in used:
+            return "budget_attempts"
+        if "wall_s" in used:
+            return "budget_wall"
+        if flat_windows(self.history) >= FLAT_LIMIT:
+            return "plateaued"
+        return None
+
+    def _blocked(self) -> StopReason | None:
+        """Return why not even a confirmation may be judged any more."""
+        if requested := self.journal.stop_requested():
+            return requested
+        last = self.history[-INFRA_ATTEMPTS:]
+        failed = len(last) == INFRA_ATTEMPTS and all(a.status == "infra_error" for a in last)
+        return "infra" if failed else None
+
+    def _used(self) -> tuple[tuple[str, float, float], ...]:
+        """Return (name, used, limit) of each budget."""
+        budget = self.spec.budget
+        steps = sum(a.phase == "search" and a.status != "infra_error" for a in self.history)
+        return (
+            ("attempts", steps, budget.attempts),
+            ("usd", committed_usd(self.journal.llm_calls()), budget.usd),
+            ("wall_s", self.clock() - self.started_at, budget.wall_s),
+        )
+
+    def _reaches_target(self, attempt: AttemptRecord | None) -> bool:
+        goal = self.spec.target_speedup
+        return goal is not None and attempt is not None and (attempt.speedup or 0.0) >= goal
+
+    def _confirmed(self, attempt: AttemptRecord) -> bool:
+        return attempt.candidate.digest() in judged_once(self.history, "confirm")
+
+    def _to_confirm(self, wanted: int) -> AttemptRecord | None:
+        """Return the next attempt to judge in full: a leader, then attempt 1 to compare with."""
+        if len(judged_once(self.history, "confirm")) < CONFIRM_TRIES:
+            for leader in leaders(self.history)[:wanted]:
+                if not self._confirmed(leader):
+                    return leader
+        first = self.history[0] if self.history else None
+        return first if first is not None and first.correct and not self._confirmed(first) else None
+
+    def _try(self, proposal: Proposal) -> None:
+        self._judge(self.journal.propose(proposal))
+
+    def _judge(self, pending: AttemptRecord) -> None:
+        flat = flat_windows(self.history)
+        verdict = self.evaluate(pending.candidate, pending.depth)
+        for _ in range(INFRA_RETRIES):
+            if verdict.status != "infra_error" or self.journal.stop_requested():
+                break
+            verdict = self.evaluate(pending.candidate, pending.depth)
+        attempt = self.journal.judged(pending.number, verdict)
+        self.history.append(attempt)
+        searching = attempt.phase == "search"
+        if attempt is (self._leader() if searching else best_verified(self.history)):
+            self._announce_best(attempt)
+        if (now_flat := flat_windows(self.history)) > flat:
+            self.journal.event("plateau.called", {"flat_windows": now_flat, "stop_at": FLAT_LIMIT})
+        self._warn()
+
+    def _leader(self) -> AttemptRecord | None:
+        return next(iter(leaders(self.history)), None)
+
+    def _announce_best(self, attempt: AttemptRecord) -> None:
+        payload = {
+            "number": attempt.number,
+            "speedup": attempt.speedup,
+            "candidate_us": attempt.objective_us,
+            "kind": attempt.kind,
+            "verified": attempt.verified,
+        }
+        self.journal.event("best.updated", payload)
+
+    def _warn(self) -> None:
+        for name, used, limit in self._used():
+            if used >= WARN_FRACTION * limit and name not in self.warned:
+                self.warned.add(name)
+                self.journal.event("budget.warn", {"budget": name, "used": used, "limit": limit})
+
+
+def _confirmation(attempt: AttemptRecord) -> Proposal:
+    return Proposal(
+        candidate=attempt.candidate,
+        hypothesis=f"Attempt {attempt.number} holds at every check shape, world size and seed.",
+        parent=attempt.number,
+        phase="confirm",
+        predicted_us=attempt.objective_us,
+    )
+
+
+_DETAILS: Mapping[StopReason, str] = {
+    "target_reached": "The target speedup is reached by a fully verified attempt.",
+    "plateaued": f"{FLAT_LIMIT} windows of attempts in a row brought no gain worth the name.",
+    "budget_usd": "The dollars of the job are used up.",
+    "budget_wall": "The working time of the job is used up.",
+    "budget_attempts": "The attempts of the job are used up.",
+    "exhausted": "The policy has nothing left to try.",
+    "cancelled": "The job was cancelled.",
+    "infra": f"{INFRA_ATTEMPTS} attempts in a row failed for reasons outside the candidates.",
+}

@@ -17,7 +17,7 @@ from sandbox.verdict import Verdict
 
 Phase = Literal["search", "confirm"]
 Depth = Literal["quick", "full"]
-CostSource = Literal["litellm", "configured", "unknown"]
+CostSource = Literal["litellm", "configured", "reserved", "unknown"]
 
 DEPTH_OF: Mapping[Phase, Depth] = {"search": "quick", "confirm": "full"}
 
@@ -115,7 +115,9 @@ class LlmCall:
 
     Its life: reserved (only `reserved_usd` is set) -> recorded (a reply, or `error`) -> used by an
     attempt (`AttemptRecord.llm_call`) or `unusable`. A call that stayed reserved was cut off by a
-    crash: it may have been charged, so its reservation stays spent.
+    crash: it may have been charged, so its reservation stays spent. `cost_source` says where `usd`
+    comes from: litellm's price table, configured prices, the reservation (the call failed after it
+    may have been charged), or nowhere (`usd` is None).
     """
 
     number: int

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from pk_runtime.candidate import Candidate, Language
+from pk_runtime.candidate import Candidate, CandidateError
 
 PolicyKind = Literal["tuner", "llm", "scripted"]
 
@@ -26,6 +26,16 @@ StopReason = Literal[
 MAX_ATTEMPTS = 10_000
 
 _T = TypeVar("_T")
+_NUMBER = (int, float)
+_OPTIONAL = type(None)
+_JOB_TYPES: Mapping[str, tuple[type, ...]] = {
+    "problem": (str,),
+    "target": (str,),
+    "policy": (str,),
+    "shape": (str, _OPTIONAL),
+    "target_speedup": (int, float, _OPTIONAL),
+    "seed": (int, _OPTIONAL),
+}
 
 
 class SpecError(ValueError):
@@ -42,6 +52,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         """Raise SpecError for a budget nobody can mean."""
+        _check_types(self, "budget", {"attempts": (int,), "usd": _NUMBER, "wall_s": _NUMBER})
         if not 1 <= self.attempts <= MAX_ATTEMPTS:
             raise SpecError(f"budget.attempts is {self.attempts}: give 1 to {MAX_ATTEMPTS}")
         if not (math.isfinite(self.usd) and self.usd >= 0):
@@ -97,6 +108,7 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         """Raise SpecError for an unknown policy or a target that makes no sense."""
+        _check_types(self, "job", _JOB_TYPES)
         name = parse_policy(self.policy)
         if name.kind == "scripted" and not name.argument and not self.scripted:
             raise SpecError(
@@ -115,8 +127,8 @@ class JobSpec:
         """Return plain JSON data; `from_json` reads it back."""
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         data["budget"] = dataclasses.asdict(self.budget)
-        data["start_from"] = self.start_from and candidate_to_json(self.start_from)
-        data["scripted"] = self.scripted and [candidate_to_json(c) for c in self.scripted]
+        data["start_from"] = self.start_from and self.start_from.to_json()
+        data["scripted"] = self.scripted and [candidate.to_json() for candidate in self.scripted]
         return data
 
     @classmethod
@@ -126,38 +138,22 @@ class JobSpec:
         budget = _mapping(values.get("budget") or {}, "budget")
         values["budget"] = _build(Budget, _known_fields(Budget, budget, "budget"), "budget")
         if values.get("start_from") is not None:
-            values["start_from"] = candidate_from_json(values["start_from"], "start_from")
+            values["start_from"] = _candidate(values["start_from"], "start_from")
         if values.get("scripted") is not None:
+            items = values["scripted"]
+            if not isinstance(items, list | tuple):
+                raise SpecError(f"scripted must be a list, not {type(items).__name__}")
             values["scripted"] = tuple(
-                candidate_from_json(item, f"scripted[{i}]")
-                for i, item in enumerate(values["scripted"])
+                _candidate(item, f"scripted[{i}]") for i, item in enumerate(items)
             )
         return _build(cls, values, "job")
 
 
-def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
-    """Return a candidate as plain JSON data."""
-    return {
-        "language": candidate.language,
-        "files": dict(candidate.files),
-        "knobs": dict(candidate.knobs),
-    }
-
-
-def candidate_from_json(data: Any, where: str = "candidate") -> Candidate:
-    """Read what `candidate_to_json` wrote; raise SpecError naming `where` if it is malformed."""
-    values = _mapping(data, where)
-    language = values.get("language", "pk")
-    if language not in get_args(Language):
-        known = ", ".join(get_args(Language))
-        raise SpecError(f"{where}.language is {language!r}: use one of {known}")
-    files = _mapping(values.get("files"), f"{where}.files")
-    knobs = _mapping(values.get("knobs") or {}, f"{where}.knobs")
-    if not files or not all(isinstance(text, str) for text in files.values()):
-        raise SpecError(f"{where}.files must map at least one file name to its text")
-    if not all(type(value) is int for value in knobs.values()):
-        raise SpecError(f"{where}.knobs must map knob names to integers")
-    return Candidate(language=language, files=dict(files), knobs=dict(knobs))
+def _candidate(data: Any, where: str) -> Candidate:
+    try:
+        return Candidate.from_json(data)
+    except CandidateError as error:
+        raise SpecError(f"{where}: {error}") from error
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
@@ -175,8 +171,16 @@ def _known_fields(cls: type, data: Mapping[str, Any], where: str) -> dict[str, A
     return dict(data)
 
 
+def _check_types(spec: object, where: str, types: Mapping[str, tuple[type, ...]]) -> None:
+    for name, allowed in types.items():
+        value = getattr(spec, name)
+        if type(value) not in allowed:
+            names = " or ".join(t.__name__ for t in allowed if t is not _OPTIONAL)
+            raise SpecError(f"{where}.{name} must be {names}, not {type(value).__name__}")
+
+
 def _build(cls: type[_T], values: dict[str, Any], where: str) -> _T:
     try:
         return cls(**values)
-    except TypeError as error:
-        raise SpecError(f"{where} cannot be read: {error}") from error
+    except TypeError as error:  # a required field is missing
+        raise SpecError(f"{where} is incomplete: {error}") from error
