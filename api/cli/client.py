@@ -1,0 +1,218 @@
+"""The command line's HTTP client: one service address, errors as `CliError`, resumable events."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from api.cli.exits import CliError, ExitCode
+
+_CONNECT_S = 5.0
+_REQUEST_S = 120.0
+# The service pings idle streams every 15 s, so a longer silence is a dead connection.
+_SILENCE_S = 40.0
+_RETRY_S = 1.0
+
+_EXIT_BY_CODE = {
+    "no_kernel": ExitCode.NOT_CORRECT,
+    "kernel_not_ready": ExitCode.NOT_CORRECT,
+    "unknown_problem": ExitCode.NOT_FOUND,
+    "unknown_target": ExitCode.NOT_FOUND,
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry of a job's event log."""
+
+    seq: int
+    type: str
+    at: str
+    payload: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `watch --json` prints, one a line."""
+        return {"seq": self.seq, "type": self.type, "at": self.at, "payload": dict(self.payload)}
+
+
+class ServiceClient:
+    """Talks to one pkforge service. Every failure is a `CliError` with the documented exit code."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        timeout = httpx.Timeout(_REQUEST_S, connect=_CONNECT_S)
+        try:
+            # The service is this machine or one the user named: a proxy setting is for neither.
+            self._http = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise CliError(ExitCode.USAGE, f"{url!r} is not a URL: {error}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, **params: str | int | None) -> Any:
+        """The JSON document at `path`; parameters that are None are left out."""
+        given = {name: value for name, value in params.items() if value is not None}
+        with self._explained():
+            return _document(self._http.get(path, params=given))
+
+    def post(self, path: str, body: Any = None) -> Any:
+        """Post `body` as JSON (nothing when None) and return the answer's document."""
+        with self._explained():
+            if body is None:
+                return _document(self._http.post(path))
+            return _document(self._http.post(path, json=body))
+
+    def download(self, path: str) -> tuple[bytes, httpx.Headers]:
+        """The bytes at `path` and the headers that came with them."""
+        with self._explained():
+            response = self._http.get(path)
+            if response.is_error:
+                _document(response)
+            return response.content, response.headers
+
+    def pages(self, path: str, limit: int, **params: str | int | None) -> Iterator[Any]:
+        """Items of a paged collection, newest first, at most `limit`."""
+        cursor: str | None = None
+        while limit > 0:
+            page = self.get(path, limit=min(limit, 100), cursor=cursor, **params)
+            yield from page["items"]
+            limit -= len(page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    def events(
+        self, job_id: str, *, after: int = 0, deadline: float | None = None
+    ) -> Iterator[Event]:
+        """The job's events after sequence number `after`, until its terminal event.
+
+        Reconnects from the last event seen. `deadline` is on the monotonic clock: past it the
+        iterator raises `CliError(TIMEOUT)`. When the service stays away for `_SILENCE_S`, raises
+        `CliError(SERVICE)`.
+        """
+        last_contact = time.monotonic()
+        while True:
+            try:
+                for event in self._stream(job_id, after, deadline):
+                    last_contact = time.monotonic()
+                    if event is None:
+                        continue
+                    after = event.seq
+                    yield event
+                    if event.type == "job.finished":
+                        return
+                last_contact = time.monotonic()
+            except httpx.TransportError as error:
+                if time.monotonic() - last_contact > _SILENCE_S:
+                    raise self._unreachable(error) from None
+            _check(deadline)
+            time.sleep(_RETRY_S)
+
+    def _stream(self, job_id: str, after: int, deadline: float | None) -> Iterator[Event | None]:
+        """One connection's events; None stands for a ping, so that the caller sees life."""
+        headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
+        timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
+        if deadline is not None:
+            timeout.read = min(_SILENCE_S, max(0.1, deadline - time.monotonic()))
+        path = f"/v1/jobs/{job_id}/events"
+        with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+                _document(response)
+            data: list[str] = []
+            for line in response.iter_lines():
+                _check(deadline)
+                if line.startswith("data:"):
+                    data.append(line[5:].removeprefix(" "))
+                elif line == "" and data:
+                    event = _event("\n".join(data))
+                    data.clear()
+                    if event is not None:
+                        yield event
+                elif line.startswith(":"):
+                    yield None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise CliError(
+                ExitCode.SERVICE,
+                f"the service at {self.url} did not answer in time ({type(error).__name__}); "
+                f"look at its log, or try again",
+            ) from None
+        except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> CliError:
+        return CliError(
+            ExitCode.SERVICE,
+            f"no service answers at {self.url} ({error}); start one with `pkforge serve`, "
+            f"or name another with --url or PKFORGE_URL",
+        )
+
+
+def _event(data: str) -> Event | None:
+    """The event in one SSE data field; None for the stream's own notices, which have no seq."""
+    document = json.loads(data)
+    if "seq" not in document:
+        return None
+    return Event(document["seq"], document["type"], document["at"], document["payload"])
+
+
+def _check(deadline: float | None) -> None:
+    if deadline is not None and time.monotonic() > deadline:
+        raise CliError(ExitCode.TIMEOUT, "the time given with --timeout has passed")
+
+
+def _document(response: httpx.Response) -> Any:
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if not response.is_error and document is not None:
+        return document
+    if not isinstance(document, dict) or "code" not in document:
+        raise CliError(
+            ExitCode.SERVICE,
+            f"{response.request.url} answered {response.status_code} and not as a pkforge "
+            f"service does; check the address",
+        )
+    raise CliError(_exit_code(response.status_code, document["code"]), _explain(document))
+
+
+def _exit_code(status: int, code: str) -> ExitCode:
+    if code in _EXIT_BY_CODE:
+        return _EXIT_BY_CODE[code]
+    if status == 404:
+        return ExitCode.NOT_FOUND
+    return ExitCode.USAGE if status < 500 else ExitCode.SERVICE
+
+
+def _explain(document: Mapping[str, Any]) -> str:
+    lines = [str(document.get("detail") or document.get("title"))]
+    for error in document.get("errors", ()):
+        where = error.get("pointer") or error.get("parameter") or "request"
+        lines.append(f"  {where}: {error['detail']}")
+    for finding in document.get("findings", ()):
+        lines.append(f"  - {finding}")
+    if document.get("advice"):
+        lines.append(str(document["advice"]))
+    return "\n".join(lines)

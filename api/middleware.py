@@ -1,0 +1,86 @@
+"""What a request passes before a route sees it: an id, host, origin and size guards, headers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import ERROR_TYPES
+from api.problem_details import problem_response
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Guard:
+    """Gives each request an id and refuses the ones no route should see.
+
+    A service on loopback has no login, so two browser attacks matter: a page of another origin
+    posting to it, and a foreign name resolved to 127.0.0.1. `allowed_hosts` None means any host
+    (a deliberate non-loopback bind).
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, max_body_bytes: int, allowed_hosts: Collection[str] | None
+    ) -> None:
+        self.app = app
+        self.max_body_bytes = max_body_bytes
+        self.allowed_hosts = allowed_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        identity = f"req_{secrets.token_hex(8)}"
+        scope.setdefault("state", {})["request_id"] = identity
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = identity
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+                headers["Referrer-Policy"] = "no-referrer"
+            await send(message)
+
+        refusal = self._refusal(Headers(scope=scope), scope["method"])
+        if refusal is None:
+            await self.app(scope, receive, send_with_headers)
+            return
+        code, detail = refusal
+        extensions = {"limit_bytes": self.max_body_bytes} if code == "body_too_large" else {}
+        response = problem_response(
+            ERROR_TYPES[code],
+            detail,
+            instance=identity,
+            headers={"Connection": "close"},
+            extensions=extensions,
+        )
+        await response(scope, receive, send_with_headers)
+
+    def _refusal(self, headers: Headers, method: str) -> tuple[str, str] | None:
+        host = headers.get("host", "")
+        if self.allowed_hosts is not None and _hostname(host) not in self.allowed_hosts:
+            return "host_not_allowed", f"Host {host!r} is not one of this service's names."
+        origin = headers.get("origin")
+        if origin is not None and method not in _SAFE_METHODS and urlsplit(origin).netloc != host:
+            return "cross_origin", f"Origin {origin!r} may not send {method} to {host!r}."
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length[:20]) > self.max_body_bytes:
+            return "body_too_large", f"The body is larger than {self.max_body_bytes} bytes."
+        return None
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,1 @@
+"""What travels over HTTP: one module a noun, every field described."""

@@ -1,0 +1,107 @@
+"""Jobs over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from api.schemas.common import CandidateBody, Name, Schema, TimeKind
+
+
+class BudgetBody(Schema):
+    """What a job may use up."""
+
+    attempts: int = Field(40, description="Attempts while searching.", ge=1, le=10_000)
+    usd: float = Field(5.0, description="US dollars for model calls.", ge=0, le=1_000_000)
+    wall_s: float = Field(3600.0, description="Seconds of working time.", gt=0, le=30 * 86_400)
+
+
+class JobCreate(Schema):
+    """Ask for an optimization run: problem x target x policy x budget."""
+
+    problem: Name = Field(
+        description="Slug or number of the problem.", examples=["gemm_reducescatter"]
+    )
+    target: Name = Field(description="Where it must be fast.", examples=["sim:h200x4"])
+    policy: Name = Field(
+        "tuner",
+        description="What proposes candidates: `tuner`, `llm:MODEL`, or `scripted` with "
+        "`scripted` filled in.",
+    )
+    shape: Name | None = Field(
+        None, description="The bench shape to optimize; the geometric mean over all when left out."
+    )
+    budget: BudgetBody = Field(
+        default_factory=lambda: BudgetBody.model_validate({}), description="When to stop."
+    )
+    target_speedup: float | None = Field(
+        None, description="Stop once the best is this many times faster than the baseline.", gt=0
+    )
+    seed: int | None = Field(
+        None, description="Makes the run repeatable; secret when left out.", ge=0, lt=2**63
+    )
+    start_from: CandidateBody | None = Field(
+        None, description="Start from this candidate instead of the shipped kernels."
+    )
+    scripted: list[CandidateBody] | None = Field(
+        None,
+        description="The candidates of policy `scripted`, in order.",
+        min_length=1,
+        max_length=1000,
+    )
+
+
+class JobLinks(Schema):
+    """Addresses that belong to one job."""
+
+    self: str = Field(description="The job itself.")
+    events: str = Field(description="Its events as SSE.")
+    attempts: str = Field(description="Its attempts.")
+    cancel: str = Field(description="POST here to cancel it.")
+    kernel: str = Field(description="The winning kernel as a bundle.")
+
+
+class BestRead(Schema):
+    """The best attempt so far."""
+
+    number: int = Field(description="Number of the attempt within the job.")
+    attempt: str = Field(description="Identifier of the attempt.")
+    candidate_us: float | None = Field(
+        description="Its time in microseconds (geometric mean over the shapes)."
+    )
+    baseline_us: float | None = Field(description="The baseline's time, likewise.")
+    roofline_us: float | None = Field(description="The lower bound, likewise.")
+    speedup: float | None = Field(description="Speedup over the baseline, likewise.")
+    kind: TimeKind | None = Field(description="Whether the times are simulated or measured.")
+    verified: bool = Field(description="Judged in full; only such an attempt becomes the kernel.")
+
+
+class SpentRead(Schema):
+    """What a job has used up."""
+
+    attempts: int = Field(description="Attempts while searching.")
+    usd: float = Field(description="US dollars spent on and reserved for model calls.")
+
+
+class JobRead(Schema):
+    """One job."""
+
+    id: str = Field(description="Identifier, `job_...`.")
+    status: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    stop_reason: str | None = Field(description="Why it ended; null while it has not.")
+    detail: str | None = Field(description="How it ended, in a sentence.")
+    cancel_requested: bool = Field(description="Somebody asked for it to be cancelled.")
+    problem: str = Field(description="Slug of the problem.")
+    target: str = Field(description="The target.")
+    policy: str = Field(description="What proposes candidates.")
+    shape: str | None = Field(description="The shape it optimizes; null for all bench shapes.")
+    budget: BudgetBody = Field(description="When to stop.")
+    spent: SpentRead = Field(description="What it has used up.")
+    target_speedup: float | None = Field(description="The speedup to stop at.")
+    best: BestRead | None = Field(description="The best correct attempt so far.")
+    runs: int = Field(description="How often a worker took it up; more than 1 after a crash.")
+    created_at: datetime = Field(description="When it was submitted (UTC).")
+    started_at: datetime | None = Field(description="When a worker first took it up (UTC).")
+    finished_at: datetime | None = Field(description="When it ended (UTC).")
+    links: JobLinks = Field(description="Related addresses.")
