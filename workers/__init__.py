@@ -1,0 +1,1 @@
+"""Running jobs: claim, resume, heartbeat, drain; an embedded dispatcher or Celery start them."""
