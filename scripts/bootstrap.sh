@@ -83,8 +83,9 @@ fingerprint() {
 
 installed() {
   local stamp found=$1
+  [[ -x $venv/bin/python && -x $venv/bin/pkforge ]] || return 1
   for stamp in "$profile" dev; do
-    [[ -x $venv/bin/pkforge && $(cat "$venv/.installed-$stamp" 2>/dev/null) == "$found" ]] && return 0
+    [[ $(cat "$venv/.installed-$stamp" 2>/dev/null) != "$found" ]] || return 0
   done
   return 1
 }
