@@ -28,12 +28,22 @@ Evaluate = Callable[[Candidate, Depth], Verdict]
 Clock = Callable[[], float]
 
 
-class BudgetExhaustedError(Exception):
+class PolicyStop(Exception):  # noqa: N818 - a way to end, not always an error
+    """The policy ends the search, for `reason`; what is verified by then is still the result."""
+
+    reason: StopReason = "exhausted"
+
+
+class BudgetExhaustedError(PolicyStop):
     """A model call would exceed the job's dollars; it was not made."""
 
+    reason: StopReason = "budget_usd"
 
-class PolicyFailedError(Exception):
+
+class PolicyFailedError(PolicyStop):
     """The policy cannot go on for a reason outside the search (a model service is down)."""
+
+    reason: StopReason = "infra"
 
 
 class Ledger(Protocol):
@@ -111,7 +121,7 @@ class Policy(Protocol):
         """Return the next search proposal, or None when there is nothing left to try.
 
         Deterministic given the seed and the context, so that a resumed job goes on as it would
-        have. BudgetExhaustedError and PolicyFailedError end the job with what is verified.
+        have. Raises PolicyStop to end the search with a reason of its own.
         """
 
 
@@ -174,12 +184,9 @@ class _Run:
                 continue
             try:
                 proposal = self.policy.propose(self._context())
-            except BudgetExhaustedError as error:
-                self.detail = str(error)
-                return "budget_usd"
-            except PolicyFailedError as error:
-                self.detail = str(error)
-                return "infra"
+            except PolicyStop as stop:
+                self.detail = str(stop)
+                return stop.reason
             if proposal is None:
                 return "exhausted"
             self._try(proposal)
