@@ -1,0 +1,260 @@
+"""The compiler driver: one candidate, two machines.
+
+`Compiler.simulator` builds a pk kernel with g++ against the simulator's engine, `Compiler.cubin`
+builds a pk or cuda kernel with nvcc for sm_90a. Results are cached by the content of everything
+they depend on. The candidate is compiled by the given executor, because the compiler reads what
+the candidate tells it to include; pk_runtime's own engine is trusted and built locally.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pk_runtime.build_cache import BuildCache
+from pk_runtime.candidate import Candidate, CandidateError, resolved_knobs, validate
+from pk_runtime.diagnostics import Diagnostic, SourceTree, foreign_headers, parse, render
+from pk_runtime.execution import Command, Completed, Executor, Limits, LocalExecutor
+from pk_runtime.toolchain import Tool, ToolchainError, gxx, nvcc, search_path
+
+__all__ = ["BuildError", "Compiler", "Diagnostic", "ToolchainError", "UnsupportedLanguage"]
+
+INCLUDE = Path(__file__).parent / "include"
+ENGINE_SOURCES = Path(__file__).parent / "sim"
+
+COMPILE_WALL_S = 60.0
+COMPILE_MEMORY_BYTES = 4 << 30
+COMPILE_FILE_BYTES = 256 << 20
+ENGINE_WALL_S = 300.0
+LIMITS = Limits(COMPILE_WALL_S, COMPILE_MEMORY_BYTES, file_bytes=COMPILE_FILE_BYTES)
+
+# -H lists the headers that are opened: a log that quotes a foreign file is thrown away.
+GCC_MESSAGES = ("-fno-diagnostics-show-caret", "-fdiagnostics-color=never", "-fmessage-length=0")
+SIMULATOR_FLAGS = ("-std=c++20", "-O1", "-g0", "-Wall", "-Werror=return-type", "-H", *GCC_MESSAGES)
+ENGINE_FLAGS = ("-std=c++20", "-O2", "-g0", *GCC_MESSAGES)
+CUBIN_FLAGS = (
+    *("-std=c++20", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin"),
+    *("-Xptxas", "-v", "-Xcompiler", "-H"),
+)
+
+
+class BuildError(Exception):
+    """A candidate that does not compile: what the compiler says of it, as records and as text."""
+
+    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        self.diagnostics = diagnostics
+        self.log = render(diagnostics)
+        super().__init__(str(diagnostics[0]) if diagnostics else "the build failed")
+
+
+class UnsupportedLanguage(BuildError):  # noqa: N818  a BuildError already says it
+    """A candidate whose language cannot be built for the target asked for."""
+
+
+class Compiler:
+    """Builds candidates into `cache`; `executor` runs the compiler on what is not trusted.
+
+    Methods raise BuildError for what the candidate's author can mend and ToolchainError for what
+    only this machine's owner can.
+    """
+
+    def __init__(self, cache: Path, executor: Executor | None = None) -> None:
+        self.cache = BuildCache(cache)
+        self.executor: Executor = executor or LocalExecutor()
+
+    def simulator(self, candidate: Candidate) -> Path:
+        """The simulator's executable of a pk candidate."""
+        if candidate.language != "pk":
+            raise _unsupported(candidate, "sim: targets run pk kernels only", "a cuda: target")
+        _accept(candidate)
+        tool, engine = gxx(), self.engine()
+        key = _key("simulator", candidate, tool, SIMULATOR_FLAGS, INCLUDE, ENGINE_SOURCES)
+        main = candidate.main_file
+        argv = (
+            *(str(tool.path), *SIMULATOR_FLAGS, f"-I{INCLUDE}", _knob_macro(candidate)),
+            *("-x", "c++", main, "-x", "none", str(engine), "-o", "program"),
+        )
+
+        def build(folder: Path) -> None:
+            self._compile(candidate, argv, (engine, INCLUDE), (tool,), "program", folder)
+            (folder / "program").chmod(0o755)
+
+        return self.cache.get(key, build, COMPILE_WALL_S) / "program"
+
+    def cubin(self, candidate: Candidate) -> Path:
+        """The sm_90a machine code of a pk or cuda candidate; `kernel.log` lies beside it."""
+        if candidate.language == "triton":
+            raise _unsupported(candidate, "Triton compiles its kernels itself", "pk or cuda source")
+        _accept(candidate)
+        host, tool = gxx(), nvcc()
+        key = _key("cubin", candidate, tool, (*CUBIN_FLAGS, host.version), INCLUDE)
+        argv = (
+            *(str(tool.path), *CUBIN_FLAGS, f"-I{INCLUDE}", _knob_macro(candidate)),
+            *("-ccbin", str(host.path), candidate.main_file, "-o", "kernel.cubin"),
+        )
+
+        def build(folder: Path) -> None:
+            reads = (INCLUDE, tool.root)
+            log = self._compile(candidate, argv, reads, (tool, host), "kernel.cubin", folder)
+            ptxas = [line for line in log.splitlines() if line.startswith(("ptxas info", "    "))]
+            (folder / "kernel.log").write_text("\n".join(ptxas), encoding="utf-8")
+
+        return self.cache.get(key, build, COMPILE_WALL_S) / "kernel.cubin"
+
+    def engine(self) -> Path:
+        """The simulator's engine as a static library, built on first use."""
+        tool = gxx()
+        key = _hash("engine", tool.version, ENGINE_FLAGS, _tree_digest(INCLUDE, ENGINE_SOURCES))
+        return self.cache.get(key, lambda folder: _build_engine(tool, folder), ENGINE_WALL_S) / (
+            "engine.a"
+        )
+
+    def _compile(
+        self,
+        candidate: Candidate,
+        argv: tuple[str, ...],
+        read_only: tuple[Path, ...],
+        tools: tuple[Tool, ...],
+        result: str,
+        folder: Path,
+    ) -> str:
+        """Compiles in a folder of its own, copies `result` to `folder`, returns the log."""
+        headers = (INCLUDE, *(path for tool in tools for path in tool.headers))
+        tree = SourceTree(dict(candidate.files), candidate.main_file, headers)
+        with self.cache.workdir() as workdir:
+            _write_files(workdir, candidate.files)
+            env = {"PATH": search_path(*tools), "LC_ALL": "C", "TMPDIR": "."}
+            done = self.executor.run(Command(argv, workdir, read_only, env, LIMITS))
+            log = done.stderr.decode(errors="replace")
+            _check(done, log, tree)
+            output = workdir / result
+            if output.is_symlink() or not output.is_file():
+                raise ToolchainError(f"{argv[0]} reported success but wrote no {result}")
+            shutil.copyfile(output, folder / result)
+        return log
+
+
+def _check(done: Completed, log: str, tree: SourceTree) -> None:
+    """Raises BuildError unless a compiler run is good; never quotes a file of the machine."""
+    if done.exceeded is None and (foreign := foreign_headers(log, tree)):
+        raise BuildError(tuple(_foreign(name, tree) for name in dict.fromkeys(foreign)))
+    if done.ok:
+        return
+    if message := _exhausted(done, log):
+        raise BuildError((Diagnostic(tree.main, 0, 0, "error", message),))
+    if diagnostics := parse(log, tree):
+        raise BuildError(diagnostics)
+    ended = f"signal {done.signal}" if done.signal else f"exit code {done.exit_code}"
+    raise ToolchainError(
+        f"the compiler failed ({ended}) without an error message it can be read by"
+    )
+
+
+def _exhausted(done: Completed, log: str) -> str:
+    """What to tell the author when the compiler ran out of something, else nothing."""
+    if done.exceeded == "wall":
+        return (
+            f"compiling took more than {COMPILE_WALL_S:.0f} s and was stopped: reduce template "
+            "recursion, constexpr loops or unrolling"
+        )
+    killed = "Killed signal terminated" in log or "(program cc1plus)" in log
+    if done.exceeded == "memory" or killed or "out of memory allocating" in log:
+        return (
+            f"compiling took more than {COMPILE_MEMORY_BYTES >> 30} GiB of memory and was stopped: "
+            "reduce template recursion, large constant arrays or unrolling"
+        )
+    if done.exceeded == "output":
+        return "the compiler printed more than it may: reduce #warning and template recursion"
+    return ""
+
+
+def _foreign(name: str, tree: SourceTree) -> Diagnostic:
+    leaf = Path(name).name
+    lines = tree.files[tree.main].splitlines()
+    line = next((i for i, text in enumerate(lines, 1) if "include" in text and leaf in text), 0)
+    message = (
+        "a candidate may include only <pk/...>, standard headers and its own files; "
+        f"{leaf!r} is none of them"
+    )
+    return Diagnostic(tree.main, line, 0, "error", message)
+
+
+def _build_engine(tool: Tool, folder: Path) -> None:
+    sources = sorted(ENGINE_SOURCES.glob("*.cc"))
+    if not sources:
+        raise ToolchainError(f"there are no engine sources in {ENGINE_SOURCES}: reinstall pkforge")
+    archiver = shutil.which("ar")
+    if archiver is None:
+        raise ToolchainError("there is no ar: install binutils, e.g. `apt-get install binutils`")
+    env = {"PATH": search_path(tool), "LC_ALL": "C", "TMPDIR": "."}
+    limits = Limits(ENGINE_WALL_S, COMPILE_MEMORY_BYTES)
+
+    def run(*argv: str) -> None:
+        done = LocalExecutor().run(Command(argv, folder, (), env, limits))
+        if not done.ok:
+            text = done.stderr.decode(errors="replace")[:4000]
+            raise ToolchainError(f"the simulator's engine does not build: {argv[-1]}: {text}")
+
+    def compile_one(source: Path) -> str:
+        flags = (*ENGINE_FLAGS, f"-I{INCLUDE}", "-c", "-o", f"{source.stem}.o")
+        run(str(tool.path), *flags, str(source))
+        return f"{source.stem}.o"
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        objects = list(pool.map(compile_one, sources))
+    run(archiver, "rcsD", "engine.a", *objects)
+    for name in objects:
+        (folder / name).unlink()
+
+
+def _unsupported(candidate: Candidate, why: str, instead: str) -> UnsupportedLanguage:
+    message = f"a {candidate.language!r} candidate cannot be built here: {why}. Use {instead}"
+    return UnsupportedLanguage((Diagnostic(candidate.main_file, 0, 0, "error", message),))
+
+
+def _accept(candidate: Candidate) -> None:
+    try:
+        validate(candidate)
+    except CandidateError as error:
+        file, _, line = error.where.partition(":")
+        place = (file, int(line)) if line.isdecimal() else (candidate.main_file, 0)
+        record = Diagnostic(*place, 0, "error", f"{error.what}. {error.fix}")
+        raise BuildError((record,)) from error
+
+
+def _knob_macro(candidate: Candidate) -> str:
+    knobs = sorted(resolved_knobs(candidate).items())
+    return '-DPK_KNOBS="' + ";".join(f"{name}={value}" for name, value in knobs) + '"'
+
+
+def _key(
+    kind: str, candidate: Candidate, tool: Tool, flags: tuple[str, ...], *folders: Path
+) -> str:
+    content = Candidate(candidate.language, candidate.files, resolved_knobs(candidate)).digest()
+    return _hash(kind, content, tool.version, flags, _tree_digest(*folders))
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _tree_digest(*folders: Path) -> str:
+    """SHA-256 over names and bytes of all files below some folders."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                data = path.read_bytes()
+                name = str(path.relative_to(folder.parent))
+                digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
