@@ -35,6 +35,11 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address the API listens on.")
     port: int = Field(8770, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
+    url: str = Field(
+        "",
+        description="Address of the service that the command line talks to. "
+        "Empty: this machine's, at `port`.",
+    )
     artifacts: Path = Field(
         Path(), description="Folder of the artifacts. Empty: `artifacts` in `home`."
     )
@@ -112,6 +117,11 @@ class Settings(BaseSettings):
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         return self
+
+    @property
+    def service_url(self) -> str:
+        """The address of the service, for its clients."""
+        return self.url or f"http://127.0.0.1:{self.port}"
 
     @property
     def embedded(self) -> bool:
