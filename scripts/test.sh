@@ -4,6 +4,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# nvcc from .venv, for a machine without a CUDA toolkit; one that is installed comes first.
+for folder in "$PWD"/.venv/lib/python3*/site-packages/nvidia/cu13/bin; do
+  PATH=$PATH:$folder
+done
+
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 status=0
