@@ -123,6 +123,7 @@ class _Finding:
     place: _Place
     message: str
     frames: list[_Place]
+    included: list[_Place] = field(default_factory=list)
     notes: list[tuple[_Place, str]] = field(default_factory=list)
 
 
@@ -227,7 +228,7 @@ class _Parser:
     def message(self, place: _Place, severity: str, message: str) -> None:
         substitution = self.context.startswith("In substitution") and bool(self.findings)
         if severity in _ERRORS and not substitution:
-            finding = _Finding(place, message, [*self.frames, *reversed(self.included)])
+            finding = _Finding(place, message, self.frames, self.included)
             if self.context.startswith("In instantiation"):
                 finding.notes.append((place, self.context.replace("In ", "in ", 1)))
             self.findings.append(finding)
@@ -274,9 +275,10 @@ class _Parser:
 def _records(finding: _Finding, tree: SourceTree) -> Iterable[Diagnostic]:
     place, notes = finding.place, finding.notes
     led_here = [frame for frame in finding.frames if tree.owns(frame.file)]
-    if not tree.owns(place.file) and led_here:
+    led_to_header = led_here or [at for at in finding.included if tree.owns(at.file)]
+    if not tree.owns(place.file) and led_to_header:
         notes = [(place, "reported here"), *notes]
-        place = led_here[0]
+        place = led_to_header[0]
     elif led_here and led_here[-1] != place:
         notes = [(led_here[-1], "required from here"), *notes]
     yield Diagnostic(

@@ -67,6 +67,7 @@ class SimulatorScalars:
     l2_bytes_per_us: float
     l2_latency_us: float
     sm_memory_bytes_per_us: float
+    sm_shared_bytes_per_us: float
     tma_issue_us: float
     tma_latency_us: float
     mbarrier_us: float

@@ -1,0 +1,106 @@
+"""The time PyTorch with cuBLAS and NCCL takes, modelled from a hardware sheet's measured tables.
+
+This is what a candidate is compared with on `sim:` targets: a GEMM, then a collective, one after
+the other, as `torch.distributed` code runs them. Its times are simulated ones, and wherever the
+sheet has both, those of CUDA graph replay: the baseline's launch costs are not held against it.
+
+Source: the collectives are the measured tables of the sheet, interpolated; the GEMM is a form
+fitted to the sheet's measured cuBLAS times, which it meets within 5 %. The sums meet the operators
+measured as a whole (GEMM + reduce-scatter 718 us, all-gather + GEMM 688 us, GEMM + all-reduce
+981 us on 4x H200) within 5 % as well; tests/pk_runtime/test_baseline.py checks both.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from pk_runtime.sheet import Collective, GemmTile, Sheet
+
+SOURCE = (
+    "modelled PyTorch baseline: cuBLAS time fitted to measured GEMMs, NCCL time interpolated from "
+    "measured collectives (CUDA graph replay where measured), one after the other"
+)
+
+
+@dataclass(frozen=True)
+class BaselineWork:
+    """What the unfused operator does on every rank.
+
+    `gemm` is (m, n, k) of one rank, bf16. `collective` is one of all_reduce, all_gather,
+    reduce_scatter, all_to_all; `collective_bytes` is one rank's buffer for all_reduce and
+    all_to_all, one rank's shard for all_gather (its input) and reduce_scatter (its output).
+    """
+
+    gemm: tuple[int, int, int] | None
+    collective: str | None
+    collective_bytes: int
+
+
+def baseline_us(work: BaselineWork, sheet: Sheet) -> float:
+    """Modelled microseconds of the unfused operator; SheetError for an unknown collective.
+
+    ValueError if there is nothing to do, or a size is not positive.
+    """
+    if work.gemm is None and work.collective is None:
+        raise ValueError("baseline work needs a gemm, a collective or both")
+    total = 0.0
+    if work.gemm is not None:
+        total += gemm_us(*work.gemm, sheet)
+    if work.collective is not None:
+        total += collective_us(work.collective, work.collective_bytes, sheet)
+    return total
+
+
+def gemm_us(m: int, n: int, k: int, sheet: Sheet, element_bytes: int = 2) -> float:
+    """Modelled microseconds of one cuBLAS GEMM, [m, k] x [k, n].
+
+    launch + waves x (main loop of one tile + prologue and epilogue), for the best of the tiles the
+    library has, where waves = ceil(tiles / SMs); never faster than reading the operands and
+    writing the result once; slowed by the power limit when long.
+    """
+    if min(m, n, k) <= 0:
+        raise ValueError(f"a GEMM of {m} x {n} x {k} has nothing to do")
+    model = sheet.gemm_model
+    waves_us = min(_waves_us(m, n, k, sheet, tile) for tile in model.tiles)
+    moved = element_bytes * (m * k + k * n + m * n)
+    memory_us = moved / sheet.simulator.hbm_bytes_per_us
+    return model.launch_us + max(waves_us, memory_us) * _power_slowdown(2e-9 * m * n * k, sheet)
+
+
+def collective_us(op: str, size: int, sheet: Sheet) -> float:
+    """Modelled microseconds of one NCCL collective of `size` bytes (see BaselineWork).
+
+    Between measured sizes time is linear in bytes (latency + bytes / bandwidth): the sizes are a
+    factor 16 apart, where interpolating logarithms would give up to a quarter too much. Below the
+    smallest size the time stays (latency), above the largest it grows with the bytes (bandwidth).
+    """
+    if size <= 0:
+        raise ValueError(f"a collective of {size} bytes has nothing to do")
+    return _interpolate(sheet.collective(op), size)
+
+
+def _waves_us(m: int, n: int, k: int, sheet: Sheet, tile: GemmTile) -> float:
+    model = sheet.gemm_model
+    sms = sheet.chip.sms
+    waves = math.ceil(math.ceil(m / tile.m) * math.ceil(n / tile.n) / sms)
+    flops_per_us = model.main_loop_tflops * 1e6 / sms * tile.relative_rate
+    return waves * (2 * tile.m * tile.n * k / flops_per_us + model.wave_overhead_us)
+
+
+def _power_slowdown(gflop: float, sheet: Sheet) -> float:
+    model = sheet.gemm_model
+    span = math.log(model.power_full_gflop / model.power_free_gflop)
+    share = math.log(gflop / model.power_free_gflop) / span
+    return 1 + (model.power_slowdown - 1) * min(1.0, max(0.0, share))
+
+
+def _interpolate(table: Collective, size: int) -> float:
+    (first, first_us), (last, last_us) = table.bytes_us[0], table.bytes_us[-1]
+    if size <= first:
+        return first_us
+    if size >= last:
+        return last_us * size / last
+    for (low, low_us), (high, high_us) in itertools.pairwise(table.bytes_us):
+        if size <= high:
+            return low_us + (high_us - low_us) * (size - low) / (high - low)
+    raise AssertionError("the sizes of a sheet's table increase")

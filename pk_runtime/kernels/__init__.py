@@ -1,0 +1,38 @@
+"""The kernels the project ships: where the tuner starts, and examples to read."""
+
+from pathlib import Path
+
+from pk_runtime.candidate import MAIN_FILE, Candidate
+
+_FOLDER = Path(__file__).parent
+_FILES: dict[str, tuple[str, ...]] = {
+    "allreduce": ("allreduce_one_shot", "allreduce_two_shot"),
+    "allgather": ("allgather",),
+    "alltoall": ("alltoall",),
+    "gemm_allreduce": ("gemm_allreduce",),
+    "gemm_reducescatter": ("gemm_reducescatter",),
+    "sp_ag_gemm_m_sharded": ("allgather_gemm",),
+}
+
+
+def shipped(problem_slug: str) -> tuple[Candidate, ...]:
+    """The shipped kernels of a problem, with default knobs; none for a problem that has none."""
+    return tuple(shipped_kernel(name) for name in _FILES.get(problem_slug, ()))
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of all shipped kernels, each the stem of its file."""
+    return tuple(sorted(name for names in _FILES.values() for name in names))
+
+
+def shipped_problems() -> tuple[str, ...]:
+    """Slugs of the problems that have a shipped kernel."""
+    return tuple(sorted(_FILES))
+
+
+def shipped_kernel(name: str) -> Candidate:
+    """A shipped kernel by its name, with default knobs; KeyError with the known names."""
+    if name not in shipped_names():
+        raise KeyError(f"no shipped kernel {name!r}; known: {', '.join(shipped_names())}")
+    text = (_FOLDER / f"{name}.cu").read_text(encoding="utf-8")
+    return Candidate("pk", {MAIN_FILE["pk"]: text})
