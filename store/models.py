@@ -178,7 +178,7 @@ class Attempt(Base):
     knobs: Mapped[dict[str, Any]]
     predicted_us: Mapped[float | None]
     llm_call: Mapped[int | None]
-    usd: Mapped[float | None] = mapped_column(default=0.0)
+    usd: Mapped[float | None]
     tokens_in: Mapped[int] = mapped_column(default=0)
     tokens_out: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime]

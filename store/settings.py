@@ -21,73 +21,95 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="ignore", frozen=True)
 
     home: Path = Field(
-        Path(".pkforge"), description="Folder of the database, the artifacts and the build cache."
+        default=Path(".pkforge"),
+        description="Folder of the database, the artifacts and the build cache.",
     )
     database_url: str = Field(
-        "",
+        default="",
         description="SQLAlchemy URL, `sqlite:///FILE` or `postgresql://...`. "
         "Empty: `pkforge.db` in `home`.",
     )
     broker_url: str | None = Field(
-        None,
+        default=None,
         description="Redis URL. When it is set, Celery workers run the jobs; "
         "otherwise the service runs them itself.",
     )
-    host: str = Field("127.0.0.1", description="Address the API listens on.")
-    port: int = Field(8770, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
+    host: str = Field(default="127.0.0.1", description="Address the API listens on.")
+    port: int = Field(
+        default=8770, ge=0, le=65535, description="Port of the API; 0 takes a free one."
+    )
     url: str = Field(
-        "",
+        default="",
         description="Address of the service that the command line talks to. "
         "Empty: this machine's, at `port`.",
     )
     artifacts: Path = Field(
-        Path(), description="Folder of the artifacts. Empty: `artifacts` in `home`."
+        default=Path(), description="Folder of the artifacts. Empty: `artifacts` in `home`."
     )
     build_cache: Path = Field(
-        Path(), description="Folder of compiled candidates. Empty: `build` in `home`."
+        default=Path(), description="Folder of compiled candidates. Empty: `build` in `home`."
     )
     allow_no_isolation: bool = Field(
-        False, description="Judge without a sandbox where none is available; every verdict says so."
+        default=False,
+        description="Judge without a sandbox where none is available; every verdict says so.",
     )
     max_body_bytes: int = Field(
-        4 * 1024 * 1024, ge=1024, description="Largest request body the API takes, in bytes."
+        default=4 * 1024 * 1024,
+        ge=1024,
+        description="Largest request body the API takes, in bytes.",
     )
     max_job_wall_s: float = Field(
-        24 * 3600.0, gt=0, description="Largest wall-time budget a job may ask for, in seconds."
+        default=24 * 3600.0,
+        gt=0,
+        description="Largest wall-time budget a job may ask for, in seconds.",
     )
     parallel_jobs: int = Field(
-        1, ge=1, description="Jobs that the embedded dispatcher runs at the same time."
+        default=1, ge=1, description="Jobs that the embedded dispatcher runs at the same time."
     )
     lease_s: float = Field(
-        90.0, gt=0, description="Seconds after which a silent worker has lost its job."
+        default=90.0, gt=0, description="Seconds after which a silent worker has lost its job."
     )
     heartbeat_s: float = Field(
-        20.0, gt=0, description="Seconds between two renewals of a lease; under half of `lease_s`."
+        default=20.0,
+        gt=0,
+        description="Seconds between two renewals of a lease; under half of `lease_s`.",
     )
     control_poll_s: float = Field(
-        1.0, gt=0, description="Seconds between two looks for a cancel request while a job runs."
+        default=1.0,
+        gt=0,
+        description="Seconds between two looks for a cancel request while a job runs.",
     )
     dispatch_poll_s: float = Field(
-        0.5, gt=0, description="Seconds between two looks of the dispatcher for queued jobs."
+        default=0.5,
+        gt=0,
+        description="Seconds between two looks of the dispatcher for queued jobs.",
     )
-    reap_s: float = Field(30.0, gt=0, description="Seconds between two rounds of the reaper.")
+    reap_s: float = Field(
+        default=30.0, gt=0, description="Seconds between two rounds of the reaper."
+    )
     resend_s: float = Field(
-        60.0, gt=0, description="Seconds a queued job waits before its wake-up is sent again."
+        default=60.0,
+        gt=0,
+        description="Seconds a queued job waits before its wake-up is sent again.",
     )
     drain_s: float = Field(
-        20.0, gt=0, description="Seconds that running jobs get to hand themselves back at shutdown."
+        default=20.0,
+        gt=0,
+        description="Seconds that running jobs get to hand themselves back at shutdown.",
     )
     max_crashes: int = Field(
-        3, ge=1, description="Workers a job may lose, without progress in between, until it fails."
+        default=3,
+        ge=1,
+        description="Workers a job may lose, without progress in between, until it fails.",
     )
     llm_api_base: str | None = Field(
-        None, description="Base URL of an OpenAI-compatible server. Empty: the model's own."
+        default=None, description="Base URL of an OpenAI-compatible server. Empty: the model's own."
     )
     llm_api_key: SecretStr | None = Field(
-        None, description="Key for model calls; never reaches a sandbox."
+        default=None, description="Key for model calls; never reaches a sandbox."
     )
     llm_timeout_s: float = Field(
-        300.0, gt=0, description="Seconds after which one model call is given up."
+        default=300.0, gt=0, description="Seconds after which one model call is given up."
     )
 
     @model_validator(mode="before")
