@@ -1,0 +1,108 @@
+"""Which resource bounds a simulated run, from the engine's figures. Rules in a fixed order, first hit
+wins; every figure behind the choice is kept, so that a person can disagree with it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pk_runtime.sheet import Sheet
+
+SATURATED = 0.85
+WAITING = 0.20
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """The name, one sentence of evidence, and shares of the slowest rank's time (0 to 1)."""
+
+    name: str
+    why: str
+    utilization: dict[str, float]
+    exposed_us: dict[str, float]
+    l2_hit_rate: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with the same fields."""
+        return asdict(self)
+
+
+def explain(report: Mapping[str, Any], sheet: Sheet) -> Bottleneck:
+    """Names the bottleneck of a timing report (see `rank_usage` in sim/report.cc).
+
+    Utilization is busy time over the whole time: tensor cores over the compute SMs, links and
+    memories as single servers. Exposed times are microseconds: `tail` is what follows the last
+    multiplication; `signals` is how long loaders waited for signals, averaged over compute SMs.
+    Raises KeyError, TypeError or ValueError on a malformed report.
+    """
+    total = float(report["time_us"])
+    compute = sheet.chip.sms - int(report["comm_sms"])
+    slowest = max(report["ranks"], key=lambda rank: float(rank["finished_us"]))
+    usage = {
+        name: float(slowest[f"{name}_busy_us"]) / total
+        for name in ("hbm", "l2", "link_out", "link_in")
+    }
+    usage["tensor"] = float(slowest["tensor_busy_us"]) / compute / total
+    waits = {str(k): float(v) / compute for k, v in dict(slowest["waited_us"]).items()}
+    multiplies = float(slowest["flops"]) > 0
+    exposed = {
+        "tail": total - float(slowest["last_mma_us"]) if multiplies else 0.0,
+        "signals": waits.get("loader.signal", 0.0),
+        "operands": waits.get("consumer.ring_data", 0.0),
+        "output": waits.get("consumer.ring_slot", 0.0),
+        "entry": max((v for k, v in waits.items() if k.endswith("peers_to_enter")), default=0.0),
+    }
+    touched = float(slowest["l2_hits"]) + float(slowest["l2_misses"])
+    hit_rate = float(slowest["l2_hits"]) / touched if touched else 0.0
+    name, why = _choose(total, usage, exposed, multiplies, hit_rate)
+    return Bottleneck(
+        name,
+        why,
+        {k: round(v, 4) for k, v in usage.items()},
+        {k: round(v, 3) for k, v in exposed.items()},
+        round(hit_rate, 4),
+    )
+
+
+def _choose(
+    total: float,
+    usage: Mapping[str, float],
+    exposed: Mapping[str, float],
+    multiplies: bool,
+    hit_rate: float,
+) -> tuple[str, str]:
+    link = max(usage["link_out"], usage["link_in"])
+    for name, value in (
+        ("tensor", usage["tensor"]),
+        ("nvlink", link),
+        ("hbm", usage["hbm"]),
+        ("l2", usage["l2"]),
+    ):
+        if value >= SATURATED:
+            return name, f"{name} is busy {value:.0%} of the time"
+    if multiplies and exposed["tail"] > WAITING * total:
+        return (
+            "exposed_communication",
+            f"{exposed['tail']:.1f} of {total:.1f} us follow the last multiplication; links are busy {link:.0%}",
+        )
+    if exposed["signals"] > WAITING * total:
+        return (
+            "waiting_for_peers",
+            f"loaders wait {exposed['signals']:.1f} of {total:.1f} us for signals; links are busy {link:.0%}",
+        )
+    if exposed["output"] > WAITING * total:
+        return (
+            "output_path",
+            f"consumers wait {exposed['output']:.1f} of {total:.1f} us to hand over results",
+        )
+    if multiplies and exposed["operands"] > WAITING * total:
+        return (
+            "operand_supply",
+            f"consumers wait {exposed['operands']:.1f} of {total:.1f} us for operands; L2 hit rate {hit_rate:.0%}",
+        )
+    busiest = max(usage, key=lambda k: usage[k])
+    if usage[busiest] < 0.5:
+        return (
+            "latency",
+            f"no resource is busy more than {usage[busiest]:.0%} ({busiest}): latencies and tails",
+        )
+    return busiest, f"{busiest} is the busiest resource, {usage[busiest]:.0%} of the time"

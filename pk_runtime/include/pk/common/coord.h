@@ -1,0 +1,45 @@
+// Tile coordinates and small integer helpers that host and device share.
+#pragma once
+
+#if defined(__CUDACC__)
+#define PK_FN __host__ __device__ __forceinline__
+#define PK_ROLE static __device__ __forceinline__ void
+#define PK_DEVICE __device__ __forceinline__
+#define PK_UNROLL _Pragma("unroll")
+#else
+#define PK_FN inline
+#define PK_ROLE static void
+#define PK_DEVICE inline
+#define PK_UNROLL
+#endif
+
+namespace pk {
+
+// Largest world size that kernel arguments have room for.
+inline constexpr int max_ranks = 8;
+
+// Where a tile lies in a layout, counted in tiles of its own shape: {row, col} or {plane, row, col}.
+struct coord {
+  int plane, row, col;
+  PK_FN constexpr coord(int row_, int col_) : plane(0), row(row_), col(col_) {}
+  PK_FN constexpr coord(int plane_, int row_, int col_) : plane(plane_), row(row_), col(col_) {}
+};
+
+PK_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+PK_FN constexpr int min(int a, int b) { return a < b ? a : b; }
+PK_FN constexpr int max(int a, int b) { return a > b ? a : b; }
+
+// first, first + stride, ... below end: what `for (int t : self.tasks(n))` runs over.
+struct strided {
+  struct iterator {
+    int at, stride;
+    PK_FN constexpr int operator*() const { return at; }
+    PK_FN constexpr iterator& operator++() { at += stride; return *this; }
+    PK_FN constexpr bool operator!=(const iterator& end) const { return at < end.at; }
+  };
+  int first, stride, count;
+  PK_FN constexpr iterator begin() const { return {first, stride}; }
+  PK_FN constexpr iterator end() const { return {count, stride}; }
+};
+
+}  // namespace pk

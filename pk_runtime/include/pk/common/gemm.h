@@ -1,0 +1,63 @@
+// The GEMM main loop: the only one in the tree. C[BM, BN] += A[BM, K] * B[K, BN], fp32 accumulation.
+//
+// A is row-major with K contiguous, B is row-major with N contiguous. Ragged edges need no care: loads
+// outside a plane give zeros and stores outside it are dropped.
+#pragma once
+
+namespace pk {
+
+template <int BM, int BN, int BK, int Stages, class T = bf16>
+struct gemm {
+  static constexpr int warpgroups = BM / 64;
+  using self_group = group<warpgroups>;
+  using accumulator = reg_tile<float, BM, BN, warpgroups>;
+  struct stage {
+    tile<T, BM, BK> a;
+    tile<T, BK, BN> b;
+  };
+  using inputs = load_ring<stage, Stages, warpgroups>;
+
+  // Number of K steps for operands with K columns of A.
+  static PK_FN int steps(const layout<T>& a) { return ceil_div(a.cols, BK); }
+
+  // Loader: streams the operands of output tile (plane, row) x col through the ring.
+  template <class Producer>
+  PK_ROLE load(Producer& in, const layout<T>& a, int plane, int row, const layout<T>& b, int col) {
+    for (int k = 0, n = steps(a); k < n; ++k) {
+      stage& s = in.acquire();
+      in.load(s.a, a, coord{plane, row, k});
+      in.load(s.b, b, coord{k, col});
+      in.commit();
+    }
+  }
+
+  // Consumer: multiplies `n` stages. One wgmma group stays in flight while the next stage is awaited.
+  template <class Consumer>
+  PK_ROLE multiply(self_group self, accumulator& c, Consumer& in, int n) {
+    zero(c);
+    for (int k = 0; k < n; ++k) {
+      stage& s = in.wait();
+      mma_async(self, c, s.a, s.b);
+      if (k > 0) {
+        mma_wait<1>(self, c);
+        in.release();
+      }
+    }
+    mma_wait<0>(self, c);
+    in.release();
+  }
+
+  // Consumer: hands the accumulator to the storer in column chunks of the ring's tile.
+  template <class Producer>
+  PK_ROLE emit(self_group self, const accumulator& c, Producer& out) {
+    constexpr int chunks = BN / Producer::slot::cols;
+    PK_UNROLL
+    for (int j = 0; j < chunks; ++j) {
+      auto& t = out.acquire();
+      store_columns(self, t, c, j);
+      out.commit();
+    }
+  }
+};
+
+}  // namespace pk

@@ -1,0 +1,73 @@
+// PK_KERNEL(K): makes the kernel K known to the engine.
+#pragma once
+
+#include <new>
+
+#include <pk/sim/host.h>
+#include <pk/sim/ring.h>
+
+namespace pk::sim {
+
+struct nothing {};
+
+template <class K> concept has_loader = requires { &K::loader; };
+template <class K> concept has_consumer = requires { &K::consumer; };
+template <class K> concept has_storer = requires { &K::storer; };
+template <class K> concept has_communicator = requires { &K::communicator; };
+template <class K> concept has_shared = requires { typename K::shared; };
+template <class K> concept has_comm_shared = requires { typename K::comm_shared; };
+
+template <class K> struct shared_of { using type = nothing; };
+template <has_shared K> struct shared_of<K> { using type = typename K::shared; };
+template <class K> struct comm_shared_of { using type = nothing; };
+template <has_comm_shared K> struct comm_shared_of<K> { using type = typename K::comm_shared; };
+
+template <class K>
+constexpr int comm_sms_of() {
+  if constexpr (requires { K::comm_sms; }) return K::comm_sms;
+  else return 0;
+}
+
+// Calls a role with the worker type that its first parameter names.
+template <class W, class A, class S>
+void call(void (*role)(W, const A&, S&), fiber& f, const void* args, void* shared) {
+  W self;
+  self.f = &f;
+  role(self, *static_cast<const A*>(args), *static_cast<S*>(shared));
+}
+
+template <class K>
+void run(role which, fiber& f, const void* args, void* shared) {
+  if (which == role::loader) {
+    if constexpr (has_loader<K>) call(&K::loader, f, args, shared);
+  } else if (which == role::consumer) {
+    if constexpr (has_consumer<K>) call(&K::consumer, f, args, shared);
+  } else if (which == role::storer) {
+    if constexpr (has_storer<K>) call(&K::storer, f, args, shared);
+  } else {
+    if constexpr (has_communicator<K>) call(&K::communicator, f, args, shared);
+  }
+}
+
+template <class K>
+constexpr program describe(const char* name) {
+  using shared = typename shared_of<K>::type;
+  using comm_shared = typename comm_shared_of<K>::type;
+  static_assert(has_loader<K> || has_consumer<K> || has_storer<K> || has_communicator<K>,
+                "a kernel needs at least one role: loader, consumer, storer or communicator");
+  static_assert(has_communicator<K> == (comm_sms_of<K>() > 0),
+                "comm_sms > 0 and a communicator role go together");
+  return {name, sizeof(typename K::args), sizeof(shared), sizeof(comm_shared), comm_sms_of<K>(),
+          {has_loader<K>, has_consumer<K>, has_storer<K>, has_communicator<K>},
+          [](host_state& state, void* args) {
+            host h(state);
+            K::setup(h, *new (args) typename K::args());
+          },
+          [](void* at) { new (at) shared; },
+          [](void* at) { new (at) comm_shared; },
+          &run<K>};
+}
+
+}  // namespace pk::sim
+
+#define PK_KERNEL(K) extern "C" const pk::sim::program pk_program = pk::sim::describe<K>(#K);

@@ -1,0 +1,95 @@
+// GEMM + all-reduce: C = sum_r A_r * B_r on every rank; K is the local contraction length.
+//
+// Tile t belongs to rank t % W. Compute SMs push partial tiles into the owner's slot for this source rank;
+// the owner's communicator SMs add the W partials in rank order, in fp32, and push the sum to every rank.
+#include <pk/pk.h>
+using namespace pk;
+
+constexpr int stages = knob("stages", 4, {2, 3, 4});
+constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
+
+struct gemm_allreduce {
+  static constexpr int comm_sms = knob("comm_sms", 16, {4, 8, 12, 16, 20, 24, 32, 40});
+  using mm = gemm<128, 256, 64, stages>;
+  using chunk = tile<bf16, 128, 128>;
+
+  struct args {
+    layout<bf16> a, b;           // a [M, K], b [K, N]
+    parallel_layout<bf16> c;     // [M, N], written by the owner of each chunk
+    parallel_layout<bf16> part;  // [W, M, N]: plane s is what rank s computed; only owned chunks are used
+    signals ready;               // one counter per chunk, one signal from every rank
+
+    PK_FN int rows() const { return a.tiles_down<chunk>(); }
+    PK_FN int cols() const { return ceil_div(c.cols, 256); }
+    PK_FN int chunks() const { return c.tiles_across<chunk>(); }
+    // Every rank walks the same order, so that the partials of a tile arrive close together.
+    PK_FN tile_place place(int t) const { return grouped(t, rows(), cols(), super_m); }
+  };
+  struct shared {
+    mm::inputs in;
+    store_ring<chunk, 1> out;
+  };
+  struct comm_shared {
+    reducer<chunk, 5> sums;
+  };
+
+  static void setup(host& h, args& g) {
+    h.input("a", g.a);
+    h.input("b", g.b);
+    h.output("c", g.c);
+    h.require(g.a.cols == g.b.rows, "a and b must have the same K");
+    h.require(g.c.rows == g.a.rows && g.c.cols == g.b.cols, "c must be [M, N]");
+    h.scratch("part", g.part, h.world(), g.c.rows, g.c.cols);
+    h.signals("ready", g.ready, g.rows() * g.chunks(), h.world());
+  }
+
+  PK_ROLE loader(issuer self, const args& g, shared& s) {
+    auto in = s.in.producer(self);
+    for (int t : self.tasks(g.rows() * g.cols())) {
+      tile_place p = g.place(t);
+      mm::load(in, g.a, 0, p.row, g.b, p.col);
+    }
+  }
+
+  PK_ROLE consumer(group<> self, const args& g, shared& s) {
+    auto in = s.in.consumer(self);
+    auto out = s.out.producer(self);
+    mm::accumulator c;
+    for ([[maybe_unused]] int t : self.tasks(g.rows() * g.cols())) {
+      mm::multiply(self, c, in, mm::steps(g.a));
+      mm::emit(self, c, out);
+    }
+  }
+
+  PK_ROLE storer(issuer self, const args& g, shared& s) {
+    auto out = s.out.consumer(self);
+    for (int t : self.tasks(g.rows() * g.cols())) {
+      tile_place p = g.place(t);
+      for (int col = 2 * p.col; col < 2 * p.col + 2; ++col) {
+        chunk& x = out.wait();
+        int owner = t % self.world();
+        if (col < g.chunks()) {
+          store_async(self, g.part[owner], {self.rank(), p.row, col}, x);
+          signal(self, g.ready, owner, p.row * g.chunks() + col);
+        }
+        out.release();
+      }
+    }
+  }
+
+  PK_ROLE communicator(group<> self, const args& g, comm_shared& s) {
+    auto sums = s.sums.open(self);
+    for (int t : self.tasks(ceil_div(g.rows() * g.cols() - self.rank(), self.world()))) {
+      tile_place p = g.place(t * self.world() + self.rank());
+      for (int col = 2 * p.col; col < min(2 * p.col + 2, g.chunks()); ++col) {
+        wait(self, g.ready, p.row * g.chunks() + col, self.world());
+        auto& total = sums.sum(self.world(), [&](auto& loads, chunk& x, int r) {
+          loads.load(x, g.part[self.rank()], {r, p.row, col});
+        });
+        for (int i = 1; i <= self.world(); ++i)
+          store_async(self, g.c[(self.rank() + i) % self.world()], {p.row, col}, total);
+      }
+    }
+  }
+};
+PK_KERNEL(gemm_allreduce)

@@ -1,0 +1,188 @@
+// Launches: blocks and fibers of one rank, the barriers at entry and exit, and what follows what.
+#include <algorithm>
+
+#include "world.h"
+
+namespace pk::sim {
+
+world w;
+
+bool arithmetic() { return !w.ask.timing; }
+int rank_of(const fiber& f) { return f.home->rank; }
+int world_of(const fiber&) { return w.ask.world; }
+
+int block_of(const fiber& f) {
+  return f.home->communicator ? f.home->index - (w.ask.sms - pk_program.comm_sms) : f.home->index;
+}
+
+int blocks_of(const fiber& f) {
+  return f.home->communicator ? pk_program.comm_sms : w.ask.sms - pk_program.comm_sms;
+}
+
+const char* name_of(role r) {
+  static const char* names[] = {"loader", "consumer", "storer", "communicator"};
+  return names[int(r)];
+}
+
+void yield(fiber& f) { switch_to(f.where, w.scheduler); }
+
+void resume(fiber& f) {
+  if (++w.steps > w.ask.max_steps)
+    report_timeout(printf_string("the kernel did not finish within %llu steps of the scheduler; it was in %s",
+                                 static_cast<unsigned long long>(w.ask.max_steps), describe(f).c_str()));
+  w.running = &f;
+  switch_to(w.scheduler, f.where);
+  w.running = nullptr;
+}
+
+void park(fiber& f, waiting_for reason) {
+  double from = f.now;
+  f.reason = reason;
+  yield(f);
+  f.reason = waiting_for::nothing;
+  f.waited[int(reason)] += f.now - from;
+}
+
+namespace {
+
+constexpr std::size_t timing_stack = 64 << 10, functional_stack = 512 << 10;
+std::size_t claimed = 0;
+int rings = 0;
+
+// Peers write our outputs and read our inputs only between the two barriers.
+bool all_entered(int launches) {
+  return std::all_of(w.ranks.begin(), w.ranks.end(), [=](const rank_state& r) { return r.entered >= launches; });
+}
+
+bool all_left(int launches) {
+  return std::all_of(w.ranks.begin(), w.ranks.end(), [=](const rank_state& r) { return r.left >= launches; });
+}
+
+double last_entry() {
+  double at = 0;
+  for (const rank_state& r : w.ranks) at = std::max(at, r.entered_at);
+  return at;
+}
+
+void finish_fiber(fiber& f) {
+  block& b = *f.home;
+  rank_state& r = w.ranks[b.rank];
+  f.done = true;
+  r.left_at = std::max(r.left_at, f.now);
+  if (--b.live > 0 || --r.live_blocks > 0) return;
+  w.m->end(b.rank);
+  r.left = r.launch + 1;
+}
+
+void body(void* argument) {
+  fiber& f = *static_cast<fiber*>(argument);
+  rank_state& r = w.ranks[f.home->rank];
+  if (r.peers_bound && !all_entered(r.launch + 1)) {
+    w.at_the_door.push_back(&f);
+    park(f, waiting_for::peers_to_enter);
+  }
+  pk_program.run(f.role, f, r.args.data(), f.home->shared.get());
+  w.m->drain(f, false);
+  finish_fiber(f);
+  for (;;) yield(f);
+}
+
+void add_fiber(rank_state& r, block& b, role which, double at) {
+  auto f = std::make_unique<fiber>();
+  const std::size_t bytes = w.ask.timing ? timing_stack : functional_stack;
+  if (w.free_stacks.empty()) {
+    f->stack = allocate_stack(bytes);
+  } else {
+    f->stack = w.free_stacks.back();
+    w.free_stacks.pop_back();
+  }
+  f->home = &b, f->role = which, f->now = at;
+  prepare(f->where, f->stack, bytes, body, f.get());
+  ++b.live;
+  w.m->ready(*f, at);
+  r.fibers.push_back(std::move(f));
+}
+
+void add_block(rank_state& r, int rank, int index, double at) {
+  auto b = std::make_unique<block>();
+  b->rank = rank, b->index = index, b->launch = r.launch;
+  b->communicator = index >= w.ask.sms - pk_program.comm_sms;
+  b->tensor_free = b->tma_free = b->link_free = b->memory_free = at;
+  const std::size_t size = b->communicator ? pk_program.comm_shared_bytes : pk_program.shared_bytes;
+  b->shared.reset(new (std::align_val_t{128}) unsigned char[size]);
+  claimed = 0, rings = 0;
+  (b->communicator ? pk_program.construct_comm_shared : pk_program.construct_shared)(b->shared.get());
+  const double limit = w.ask.parameter("smem_bytes_per_sm");
+  if (double(claimed) > limit)
+    report_fault(nullptr, "setup", printf_string("%s needs %zu bytes of shared memory and a block has %.0f: use fewer "
+                                                 "stages or smaller tiles", b->communicator ? "comm_shared" : "shared",
+                                                 claimed, limit));
+  ++r.live_blocks;
+  for (role which : {role::loader, role::consumer, role::storer, role::communicator})
+    if (pk_program.has[int(which)] && (which == role::communicator) == b->communicator) add_fiber(r, *b, which, at);
+  if (b->live == 0) --r.live_blocks;
+  r.blocks.push_back(std::move(b));
+}
+
+void start_launch(int rank, double at) {
+  rank_state& r = w.ranks[rank];
+  for (auto& f : r.fibers) w.free_stacks.push_back(f->stack);
+  r.fibers.clear();
+  r.blocks.clear();
+  ++r.launch;
+  r.peers_bound = false;
+  run_setup(rank);
+  load_inputs(rank);
+  if (pk_program.comm_sms >= w.ask.sms)
+    report_fault(nullptr, "setup", printf_string("comm_sms is %d and the machine has %d SMs: none is left to compute",
+                                                 pk_program.comm_sms, w.ask.sms));
+  r.entered = r.launch + 1;
+  r.entered_at = r.left_at = r.used.started = at;
+  w.m->begin(rank);
+  for (int i = 0; i < w.ask.sms; ++i) add_block(r, rank, i, at);
+  if (r.live_blocks == 0) report_fault(nullptr, "setup", "no block of this kernel has a role to run");
+  if (all_entered(r.entered)) {
+    const double open = last_entry() + (w.ask.timing ? w.ask.parameter("flag_latency_us") : 0);
+    std::vector<fiber*> waiting;
+    waiting.swap(w.at_the_door);
+    for (fiber* f : waiting) w.m->ready(*f, open);
+  }
+}
+
+}  // namespace
+
+void claim_shared(std::size_t bytes) { claimed += bytes; }
+
+void ring_init(ring_core& r, int depth) {
+  r = ring_core{};
+  r.depth = depth, r.id = rings++;
+}
+
+bool everything_finished() {
+  return std::all_of(w.ranks.begin(), w.ranks.end(), [](const rank_state& r) { return r.finished == w.ask.launches; });
+}
+
+bool advance_launches() {
+  bool changed = false;
+  for (int rank = 0; rank < w.ask.world; ++rank) {
+    rank_state& r = w.ranks[rank];
+    if (r.left > r.finished && (!r.peers_bound || all_left(r.left))) {
+      r.finished = r.left;
+      double at = r.left_at;
+      if (r.peers_bound && w.ask.timing) {
+        for (const rank_state& peer : w.ranks) at = std::max(at, peer.left_at);
+        at += w.ask.parameter("flag_latency_us");
+      }
+      r.used.finished = at;
+      save_outputs(rank);
+      changed = true;
+    }
+    if (r.finished == r.launch + 1 && r.finished < w.ask.launches) {
+      start_launch(rank, r.launch < 0 ? 0 : r.used.finished);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+}  // namespace pk::sim

@@ -1,0 +1,217 @@
+// report.json: how the run ended and everything needed to say why. Each function here ends the process.
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "world.h"
+
+namespace pk::sim {
+
+std::string printf_string(const char* format, ...) {
+  char text[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+std::string describe(const fiber& f) {
+  return printf_string("rank %d block %d %s (launch %d)", f.home->rank, f.home->index, name_of(f.role), f.home->launch);
+}
+
+namespace {
+
+constexpr int most_waits = 64;
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') (out += '\\') += c;
+    else if (static_cast<unsigned char>(c) < 0x20) out += printf_string("\\u%04x", c);
+    else out += c;
+  }
+  return out + "\"";
+}
+
+std::string field(const char* name, const std::string& text) { return quoted(name) + ": " + quoted(text); }
+std::string field(const char* name, double value) { return quoted(name) + printf_string(": %.9g", value); }
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string out;
+  for (const auto& p : parts) out += (out.empty() ? "" : ", ") + p;
+  return out;
+}
+
+std::string object(const std::vector<std::string>& fields) { return "{" + joined(fields) + "}"; }
+std::string array(const std::vector<std::string>& items) { return "[" + joined(items) + "]"; }
+
+[[noreturn]] void write_and_exit(const std::vector<std::string>& fields) {
+  std::FILE* file = std::fopen("report.json", "w");
+  if (file == nullptr) _exit(70);
+  const std::string text = object(fields) + "\n";
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fclose(file);
+  _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
+}
+
+std::vector<std::string> place(const fiber& f) {
+  return {field("rank", f.home->rank), field("block", f.home->index), field("role", name_of(f.role)),
+          field("launch", f.home->launch)};
+}
+
+const fiber* partner(const fiber& f, bool producer) {
+  for (const auto& other : w.ranks[f.home->rank].fibers)
+    if (other.get() != &f && other->home == f.home && !other->done && other->ring == f.ring &&
+        (other->reason == waiting_for::free_slot) == producer)
+      return other.get();
+  return nullptr;
+}
+
+// One waiting fiber: what it wants, what there is, and who has and has not signalled.
+std::string wait_entry(const fiber& f, std::string& sentence) {
+  std::vector<std::string> out = place(f);
+  const std::string who = describe(f);
+  if (f.reason == waiting_for::signal || f.reason == waiting_for::barrier) {
+    const counters& c = *f.counter;
+    const auto seen = c.value[f.slot] - std::min(c.value[f.slot], f.base);
+    std::vector<std::string> counts;
+    std::string silent;
+    for (int r = 0; r < w.ask.world; ++r) {
+      const int n = c.from[f.home->launch][std::size_t(f.slot) * w.ask.world + r];
+      counts.push_back(printf_string("%d", n));
+      if (n == 0) silent += (silent.empty() ? "" : ", ") + std::to_string(r);
+    }
+    sentence = printf_string("%s waits for %s '%s' slot %d: expected %llu, seen %llu", who.c_str(),
+                             f.reason == waiting_for::signal ? "signal" : "barrier", c.name.c_str(), f.slot,
+                             static_cast<unsigned long long>(f.wanted), static_cast<unsigned long long>(seen));
+    if (!silent.empty()) sentence += "; no signal from rank " + silent;
+    else if (f.reason == waiting_for::signal) sentence += "; every rank has signalled, so the expected count is too high";
+    out.insert(out.end(), {field("waits_for", f.reason == waiting_for::signal ? "signal" : "barrier"),
+                           field("signal", c.name), field("slot", f.slot), field("expected", double(f.wanted)),
+                           field("seen", double(seen)), quoted("signals_by_rank") + ": " + array(counts)});
+  } else if (f.reason == waiting_for::peers_to_enter) {
+    sentence = who + " waits for every rank to enter the launch";
+    out.push_back(field("waits_for", "peers_to_enter"));
+  } else {
+    const bool data = f.reason == waiting_for::data;
+    const ring_core& r = *f.ring;
+    const unsigned expected = data ? r.waited + 1 : r.acquired + 1 - unsigned(r.depth);
+    const unsigned seen = data ? r.committed : r.released;
+    sentence = printf_string("%s waits for %s of ring #%d: needs %u slots %s, seen %u", who.c_str(),
+                             data ? "data" : "a free slot", r.id, expected, data ? "filled" : "released", seen);
+    if (partner(f, data) == nullptr)
+      sentence += data ? "; the role that fills it has finished or never acquires again"
+                       : "; the role that empties it has finished or never waits again";
+    out.insert(out.end(), {field("waits_for", data ? "ring_data" : "ring_slot"), field("ring", r.id),
+                           field("expected", expected), field("seen", seen)});
+  }
+  out.push_back(field("text", sentence));
+  return object(out);
+}
+
+std::string rank_usage(int rank) {
+  const rank_state& r = w.ranks[rank];
+  const usage& u = r.used;
+  double waits[4][6] = {};
+  for (const auto& f : r.fibers)
+    for (int i = 0; i < 6; ++i) waits[int(f->role)][i] += f->waited[i];
+  static const char* reasons[] = {"", "ring_slot", "ring_data", "signal", "barrier", "peers_to_enter"};
+  std::vector<std::string> waited;
+  for (int role = 0; role < 4; ++role)
+    for (int i = 1; i < 6; ++i)
+      if (waits[role][i] > 0)
+        waited.push_back(field((std::string(name_of(sim::role(role))) + "." + reasons[i]).c_str(), waits[role][i]));
+  return object({field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
+                 field("vector_busy_us", u.vector), field("hbm_busy_us", u.hbm), field("l2_busy_us", u.l2),
+                 field("link_out_busy_us", u.link_out), field("link_in_busy_us", u.link_in), field("flops", u.flops),
+                 field("hbm_bytes", u.hbm_bytes), field("l2_bytes", u.l2_bytes), field("link_out_bytes", u.out_bytes),
+                 field("link_in_bytes", u.in_bytes), field("l2_hits", u.l2_hits), field("l2_misses", u.l2_misses),
+                 quoted("waited_us") + ": " + object(waited)});
+}
+
+// A counter that is used gets exactly per_launch signals in every launch; otherwise the next launch
+// starts from a wrong epoch.
+void check_signal_totals() {
+  for (int rank = 0; rank < w.ask.world; ++rank)
+    for (const counters& c : w.ranks[rank].signals) {
+      if (c.barrier) continue;
+      for (int slot = 0; slot < c.slots; ++slot)
+        for (int launch = 0; launch < w.ask.launches; ++launch) {
+          int total = 0;
+          for (int r = 0; r < w.ask.world; ++r) total += c.from[launch][std::size_t(slot) * w.ask.world + r];
+          const bool used = c.value[slot] > 0;
+          if (!used || total == c.per_launch) continue;
+          const std::string text = printf_string(
+              "signal '%s' slot %d of rank %d got %d signals in launch %d and setup() declares %d per launch: the next "
+              "launch would start from a wrong epoch", c.name.c_str(), slot, rank, total, launch, c.per_launch);
+          write_and_exit({field("outcome", "dirty"), field("summary", text), field("signal", c.name), field("slot", slot),
+                          field("rank", rank), field("launch", launch), field("expected", c.per_launch), field("seen", total)});
+        }
+    }
+}
+
+}  // namespace
+
+void finish_run() {
+  check_signal_totals();
+  std::vector<std::string> ranks;
+  double end = 0;
+  for (int r = 0; r < w.ask.world; ++r) {
+    ranks.push_back(rank_usage(r));
+    end = std::max(end, w.ranks[r].used.finished);
+  }
+  std::vector<std::string> fields = {field("outcome", "finished"), field("kernel", pk_program.name),
+                                     field("steps", double(w.steps)), field("comm_sms", pk_program.comm_sms)};
+  if (w.ask.timing) {
+    fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
+    fields.push_back(quoted("ranks") + ": " + array(ranks));
+  }
+  write_and_exit(fields);
+}
+
+void report_deadlock() {
+  std::vector<const fiber*> waiting;
+  for (const rank_state& r : w.ranks)
+    for (const auto& f : r.fibers)
+      if (!f->done) waiting.push_back(f.get());
+  // Signals first: rings usually wait because somebody behind them waits for a signal.
+  std::stable_sort(waiting.begin(), waiting.end(), [](const fiber* a, const fiber* b) {
+    auto order = [](const fiber* f) {
+      return f->reason == waiting_for::signal || f->reason == waiting_for::barrier ? 0
+             : f->reason == waiting_for::peers_to_enter                            ? 2
+                                                                                   : 1;
+    };
+    return order(a) < order(b);
+  });
+  std::vector<std::string> entries;
+  std::string first;
+  for (const fiber* f : waiting) {
+    if (int(entries.size()) == most_waits) break;
+    std::string sentence;
+    entries.push_back(wait_entry(*f, sentence));
+    if (first.empty()) first = sentence;
+  }
+  write_and_exit({field("outcome", "deadlock"), field("summary", "nothing can run any more: " + first),
+                  field("waiting", double(waiting.size())), quoted("waits") + ": " + array(entries)});
+}
+
+void report_fault(const fiber* f, const std::string& kind, const std::string& message) {
+  std::vector<std::string> fields = {field("outcome", "fault"), field("kind", kind), field("summary", message)};
+  if (f != nullptr)
+    for (auto& p : place(*f)) fields.push_back(p);
+  write_and_exit(fields);
+}
+
+void report_timeout(const std::string& message) {
+  std::vector<std::string> fields = {field("outcome", "timeout"), field("summary", message)};
+  if (w.running != nullptr)
+    for (auto& p : place(*w.running)) fields.push_back(p);
+  write_and_exit(fields);
+}
+
+}  // namespace pk::sim

@@ -1,0 +1,145 @@
+// Rings, signals and barriers: who may go on and who waits. The same in both modes; times are zero in
+// functional mode.
+#include <algorithm>
+
+#include "world.h"
+
+namespace pk::sim {
+
+namespace {
+
+[[noreturn]] void misuse(const fiber& f, const ring_core& r, const char* what) {
+  report_fault(&f, "ring_misuse", printf_string("ring #%d of %s: %s", r.id, describe(f).c_str(), what));
+}
+
+bool has_data(const ring_core& r) {
+  return r.committed > r.waited && r.loads_in_flight[r.waited % r.depth] == 0;
+}
+
+void wake(fiber*& waiting, double at) {
+  if (waiting == nullptr) return;
+  fiber* f = waiting;
+  waiting = nullptr;
+  w.m->ready(*f, at);
+}
+
+}  // namespace
+
+int ring_acquire(fiber& f, ring_core& r) {
+  if (r.acquired != r.committed) misuse(f, r, "acquire() again before commit() of the slot that is open");
+  while (int(r.acquired - r.released) >= r.depth) {
+    if (r.waiting_producer != nullptr) misuse(f, r, "two roles fill the same ring");
+    r.waiting_producer = &f;
+    f.ring = &r;
+    park(f, waiting_for::free_slot);
+  }
+  const int slot = int(r.acquired % r.depth);
+  f.now = std::max(f.now, r.free_at[slot]);
+  r.full_at[slot] = f.now;
+  r.loads_in_flight[slot] = 0;
+  ++r.acquired;
+  return slot;
+}
+
+void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& src, coord at) {
+  if (r.acquired == r.committed) misuse(f, r, "load() without an acquired slot");
+  check_range(f, "load", src, at, tile.rows, tile.cols);
+  w.m->load(f, r, int(r.committed % r.depth), tile, src, at);
+}
+
+void ring_commit(fiber& f, ring_core& r) {
+  if (r.acquired == r.committed) misuse(f, r, "commit() without an acquired slot");
+  const int slot = int(r.committed % r.depth);
+  r.full_at[slot] = std::max(r.full_at[slot], f.now);
+  ++r.committed;
+  if (has_data(r)) wake(r.waiting_consumer, r.full_at[r.waited % r.depth]);
+}
+
+int ring_wait(fiber& f, ring_core& r) {
+  if (int(r.waited - r.released) >= r.depth) misuse(f, r, "wait() for more slots than the ring has without release()");
+  while (!has_data(r)) {
+    if (r.waiting_consumer != nullptr) misuse(f, r, "two roles empty the same ring");
+    r.waiting_consumer = &f;
+    f.ring = &r;
+    park(f, waiting_for::data);
+  }
+  const int slot = int(r.waited % r.depth);
+  if (r.full_at[slot] > f.now) {
+    f.waited[int(waiting_for::data)] += r.full_at[slot] - f.now;
+    f.now = r.full_at[slot];
+  }
+  ++r.waited;
+  return slot;
+}
+
+void ring_release(fiber& f, ring_core& r) {
+  if (r.released == r.waited) misuse(f, r, "release() of a slot that was not waited for");
+  w.m->drain(f, true);
+  r.free_at[r.released % r.depth] = f.now;
+  ++r.released;
+  wake(r.waiting_producer, f.now);
+}
+
+void drain_reads(fiber& f) { w.m->drain(f, true); }
+void mma_issue(fiber& f, double flops) { w.m->mma_issue(f, flops); }
+void mma_wait(fiber& f, int pending) { w.m->mma_wait(f, pending); }
+void vector_work(fiber& f, double elements, double bytes) { w.m->vector_work(f, elements, bytes); }
+
+void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src, bool add) {
+  check_range(f, add ? "store_add_async" : "store_async", dst, at, src.rows, src.cols);
+  const allocation& a = allocation_of(dst);
+  if (a.input)
+    report_fault(&f, "input_overwritten", printf_string("%s stores to '%s' of rank %d, which is an input",
+                                                        describe(f).c_str(), a.name.c_str(), dst.owner));
+  auto s = std::make_shared<pending_store>();
+  s->dst = dst, s->at = at, s->src = src, s->add = add;
+  w.m->store(f, std::move(s));
+}
+
+namespace {
+
+void check_signal(const fiber& f, const counters& c, const char* what, int rank, int slot) {
+  if (rank < 0 || rank >= w.ask.world)
+    report_fault(&f, "out_of_range", printf_string("%s: %s('%s') names rank %d; ranks are 0 to %d", describe(f).c_str(),
+                                                   what, c.name.c_str(), rank, w.ask.world - 1));
+  if (slot < 0 || slot >= c.slots)
+    report_fault(&f, "out_of_range", printf_string("%s: %s('%s') names slot %d; the object has slots 0 to %d",
+                                                   describe(f).c_str(), what, c.name.c_str(), slot, c.slots - 1));
+}
+
+void wait_for(fiber& f, counters& c, int slot, std::uint64_t base, std::uint64_t wanted, waiting_for reason) {
+  w.m->in_order(f);
+  while (c.value[slot] < base + wanted) {
+    f.counter = &c, f.slot = slot, f.base = base, f.wanted = wanted;
+    c.waiting[slot].push_back(&f);
+    park(f, reason);
+  }
+  f.now = std::max(f.now, c.changed_at[slot]);
+}
+
+}  // namespace
+
+void signal(fiber& f, const signal_ref& s, int rank, int slot) {
+  counters& own = counters_of(rank_of(f), s);
+  check_signal(f, own, "signal", rank, slot);
+  w.m->drain(f, false);
+  w.m->post_signal(f, counters_of(rank, s), rank, slot);
+}
+
+void wait(fiber& f, const signal_ref& s, int slot, int count) {
+  counters& c = counters_of(rank_of(f), s);
+  check_signal(f, c, "wait", rank_of(f), slot);
+  wait_for(f, c, slot, std::uint64_t(f.home->launch) * c.per_launch, count < 0 ? 0 : count, waiting_for::signal);
+}
+
+void barrier(fiber& f, const signal_ref& s) {
+  counters& c = counters_of(rank_of(f), s);
+  w.m->drain(f, false);
+  w.m->in_order(f);
+  const std::uint64_t arrivals = std::uint64_t(w.ask.world) * blocks_of(f);
+  const std::uint64_t target = (c.value[0] / arrivals + 1) * arrivals;
+  for (int r = 0; r < w.ask.world; ++r) w.m->post_signal(f, counters_of(r, s), r, 0);
+  wait_for(f, c, 0, 0, target, waiting_for::barrier);
+}
+
+}  // namespace pk::sim

@@ -1,0 +1,187 @@
+// The simulated machine: ranks with memory and counters, blocks, fibers, and what they wait for.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <pk/sim/engine.h>
+
+#include "fiber.h"
+
+namespace pk::sim {
+
+struct tensor_decl {
+  std::string name;
+  dtype type;
+  std::vector<int> dims;
+  bool output;
+};
+
+// What the judge asks for; see request.cc for the text form.
+struct request {
+  bool timing = false;
+  int world = 1, sms = 0, compute_sms = 0, launches = 1;  // sms, or compute_sms beside the kernel's comm_sms
+  std::uint64_t seed = 0;
+  double wall_seconds = 30;
+  std::uint64_t max_steps = 200'000'000;
+  std::vector<tensor_decl> tensors;
+  std::map<std::string, double> parameters;  // of the hardware sheet
+
+  double parameter(const char* name) const;  // ends the run when the sheet lacks it
+};
+
+// One tensor of one rank. In timing mode `data` stays empty.
+struct allocation {
+  std::string name;
+  dtype type;
+  bool input = false, scratch = false, bound = false;
+  int id = 0, planes = 1, rows = 1, cols = 1;
+  std::int64_t pitch = 0;  // elements from one row to the next
+  std::vector<unsigned char> copies[2];
+  std::int64_t first_box[2] = {0, 0};  // L2 model: index of the first 64-row x 128-byte box
+};
+
+// The counters that one signal object has on one rank.
+struct counters {
+  std::string name;
+  bool barrier = false;
+  int slots = 0, per_launch = 0;
+  std::vector<std::uint64_t> value;
+  std::vector<double> changed_at;
+  std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
+  std::map<int, std::vector<struct fiber*>> waiting;  // by slot
+};
+
+enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter };
+
+struct pending_store {
+  tensor_ref dst;
+  coord at{0, 0};
+  tile_ref src;
+  bool add = false, was_read = false, landed = false;
+  std::vector<unsigned char> snapshot;
+  double read_at = 0, landed_at = 0;
+};
+
+struct block {
+  int rank = 0, index = 0, launch = 0;
+  bool communicator = false;
+  int live = 0, rings = 0;
+  std::unique_ptr<unsigned char[]> shared;
+  double tensor_free = 0, tma_free = 0, link_free = 0, memory_free = 0;
+};
+
+struct fiber {
+  context where;
+  void* stack = nullptr;
+  block* home = nullptr;
+  sim::role role = sim::role::loader;
+  bool done = false, queued = false;
+  double now = 0;
+  waiting_for reason = waiting_for::nothing;
+  const ring_core* ring = nullptr;
+  const counters* counter = nullptr;
+  int slot = 0;
+  std::uint64_t wanted = 0, base = 0;
+  std::vector<std::shared_ptr<pending_store>> stores;
+  double mma_done[8] = {};
+  std::uint64_t mma_issued = 0;
+  double waited[6] = {};  // us by reason, timing mode
+};
+
+// Statistics of one rank in timing mode; times in us, amounts in bytes or FLOP.
+struct usage {
+  double tensor = 0, vector = 0, hbm = 0, l2 = 0, link_out = 0, link_in = 0;
+  double flops = 0, hbm_bytes = 0, l2_bytes = 0, out_bytes = 0, in_bytes = 0;
+  double l2_hits = 0, l2_misses = 0, last_mma = 0, started = 0, finished = 0;
+};
+
+struct rank_state {
+  int launch = -1;      // index of the running or last launch
+  int entered = 0;      // launches this rank has begun
+  int left = 0;         // launches whose blocks have all finished here
+  int finished = 0;     // launches that are complete, exit barrier included
+  bool peers_bound = false;
+  int live_blocks = 0;
+  std::map<std::string, allocation> tensors;
+  std::deque<counters> signals;
+  std::vector<unsigned char> args;
+  std::vector<std::unique_ptr<block>> blocks;
+  std::vector<std::unique_ptr<fiber>> fibers;
+  double entered_at = 0, left_at = 0;
+  usage used;
+};
+
+struct machine;
+
+struct world {
+  request ask;
+  std::deque<rank_state> ranks;
+  std::unique_ptr<machine> m;
+  fiber* running = nullptr;
+  context scheduler;
+  std::uint64_t steps = 0;
+  std::vector<void*> free_stacks;
+  std::vector<fiber*> at_the_door;  // wait for every rank to enter the launch
+};
+extern world w;
+
+// How time passes and data moves; functional.cc and timing.cc are the two kinds.
+struct machine {
+  virtual ~machine() = default;
+  virtual void load(fiber&, ring_core&, int slot, const tile_ref&, const tensor_ref&, coord) = 0;
+  virtual void store(fiber&, std::shared_ptr<pending_store>) = 0;
+  virtual void drain(fiber&, bool reads_only) = 0;
+  virtual void post_signal(fiber&, counters&, int target, int slot) = 0;
+  virtual void ready(fiber&, double at) = 0;  // makes a waiting fiber runnable
+  virtual void begin(int rank) = 0;           // a launch begins on this rank
+  virtual void end(int rank) = 0;             // all blocks of the rank's launch have finished
+  virtual void in_order(fiber&) {}            // returns when no other fiber is behind this one
+  virtual void mma_issue(fiber&, double flops) { (void)flops; }
+  virtual void mma_wait(fiber&, int pending) { (void)pending; }
+  virtual void vector_work(fiber&, double elements, double shared_bytes) { (void)elements, (void)shared_bytes; }
+  virtual void run() = 0;
+};
+
+// launch.cc
+bool advance_launches();  // begins and completes what can be; false when nothing changed
+bool everything_finished();
+void resume(fiber&);      // runs the fiber until it yields
+void yield(fiber&);       // back to the scheduler
+void park(fiber&, waiting_for);  // waits until ready() is called
+
+// host.cc
+void declare_tensors();
+void run_setup(int rank);
+void load_inputs(int rank);
+void save_outputs(int rank);
+std::int64_t box_count();
+allocation& allocation_of(const tensor_ref&);
+counters& counters_of(int rank, const signal_ref&);
+const char* name_of(role);
+int element_bytes(dtype);
+
+// transfer.cc
+void check_range(const fiber&, const char* what, const tensor_ref&, coord, int rows, int cols);
+void copy_in(const tile_ref&, const tensor_ref&, coord);
+void copy_out(const tensor_ref&, coord, const tile_ref&, const void* elements, bool add);
+
+std::unique_ptr<machine> make_functional();
+std::unique_ptr<machine> make_timing();
+
+// report.cc: each ends the process after writing report.json
+[[noreturn]] void finish_run();
+[[noreturn]] void report_deadlock();
+[[noreturn]] void report_fault(const fiber*, const std::string& kind, const std::string& message);
+[[noreturn]] void report_timeout(const std::string& message);
+std::string printf_string(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string describe(const fiber&);
+
+request read_request(const char* path);
+
+}  // namespace pk::sim

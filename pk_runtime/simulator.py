@@ -1,0 +1,257 @@
+"""Running a kernel in the simulator: inputs in, outputs, diagnosis or a predicted time out.
+
+The program is the kernel linked with the engine of `pk_runtime/sim`. It runs through an `Executor`,
+in a directory that holds only what it may see: a request, the inputs, and what it writes itself.
+Everything read back is data from an untrusted process and is checked before it is used.
+"""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from pk_runtime.bottleneck import Bottleneck, explain
+from pk_runtime.execution import Command, Completed, Executor, Limits
+from pk_runtime.sheet import Sheet
+
+Outcome = Literal["finished", "deadlock", "fault", "timeout", "dirty"]
+RankTensors = dict[str, torch.Tensor]
+
+DTYPE_WORDS = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.int32: "i32",
+}
+MEMORY_BYTES = 6 << 30
+REPORT_BYTES = 4 << 20
+_ENDED_BY = ("finished", "deadlock", "fault", "timeout", "dirty")
+_WALL_MARGIN_S = 2.0
+
+
+class SimulatorError(RuntimeError):
+    """The simulator could not be asked: unsupported dtype, or its directory is unusable."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape per rank and dtype of one tensor of the problem."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class FunctionalRun:
+    """What happened under one schedule. `outputs[launch][rank][name]`; empty unless it finished."""
+
+    outcome: Outcome
+    outputs: list[list[RankTensors]] = field(default_factory=list)
+    diagnosis: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TimingRun:
+    """Predicted time in microseconds, the resource that bounds it, and the raw figures by rank."""
+
+    outcome: Outcome
+    time_us: float = math.nan
+    bottleneck: Bottleneck | None = None
+    diagnosis: dict[str, Any] = field(default_factory=dict)
+
+
+class Simulator:
+    """Runs simulator programs. `workspace` holds one fresh directory per run, removed afterwards."""
+
+    def __init__(self, executor: Executor, workspace: Path) -> None:
+        self._executor = executor
+        self._workspace = workspace
+
+    def functional(
+        self,
+        program: Path,
+        *,
+        launches: Sequence[Sequence[RankTensors]],
+        outputs: Sequence[TensorSpec],
+        sheet: Sheet,
+        schedule_seed: int,
+        compute_sms: int = 5,
+        wall_s: float = 10.0,
+    ) -> FunctionalRun:
+        """Runs `launches[launch][rank][name]` back to back under one schedule.
+
+        Schedule seed 0 is eager and in order, 1 lands everything as late as the rules allow, higher
+        ones mix and slow one rank down. World size is the number of ranks in each launch.
+        """
+        inputs = [_spec(name, t) for name, t in launches[0][0].items()]
+        request = [
+            "mode functional",
+            f"world {len(launches[0])}",
+            f"launches {len(launches)}",
+            f"compute_sms {compute_sms}",
+            f"seed {schedule_seed}",
+            f"wall {wall_s}",
+            *_tensor_lines(inputs, outputs),
+            *_parameter_lines(sheet),
+        ]
+        with self._directory() as where:
+            for number, ranks in enumerate(launches):
+                for rank, tensors in enumerate(ranks):
+                    for name, tensor in tensors.items():
+                        (where / f"in.{number}.{rank}.{name}.bin").write_bytes(_to_bytes(tensor))
+            report, completed = self._run(program, where, request, wall_s)
+            outcome = _outcome(report, completed)
+            if outcome != "finished":
+                return FunctionalRun(outcome, diagnosis=report)
+            try:
+                found = [
+                    [
+                        {spec.name: _output(where, i, r, spec) for spec in outputs}
+                        for r in range(len(ranks))
+                    ]
+                    for i, ranks in enumerate(launches)
+                ]
+            except (OSError, ValueError) as error:
+                return FunctionalRun("fault", diagnosis=_lost(f"an output is unusable: {error}"))
+            return FunctionalRun("finished", found, report)
+
+    def timing(
+        self,
+        program: Path,
+        *,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        world_size: int,
+        sheet: Sheet,
+        wall_s: float = 60.0,
+    ) -> TimingRun:
+        """Predicts the time of one launch at full shape; tensors have shapes and no contents."""
+        request = [
+            "mode timing",
+            f"world {world_size}",
+            f"sms {sheet.chip.sms}",
+            f"wall {wall_s}",
+            *_tensor_lines(inputs, outputs),
+            *_parameter_lines(sheet),
+        ]
+        with self._directory() as where:
+            report, completed = self._run(program, where, request, wall_s)
+        outcome = _outcome(report, completed)
+        time_us = report.get("time_us")
+        if outcome != "finished":
+            return TimingRun(outcome, diagnosis=report)
+        if not isinstance(time_us, float | int) or not math.isfinite(time_us) or time_us <= 0:
+            return TimingRun("fault", diagnosis=_lost("the report has no usable time"))
+        try:
+            bottleneck = explain(report, sheet)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            return TimingRun("fault", diagnosis=_lost(f"the report is malformed: {error!r}"))
+        return TimingRun("finished", float(time_us), bottleneck, report)
+
+    def _run(
+        self, program: Path, where: Path, request: Sequence[str], wall_s: float
+    ) -> tuple[dict[str, Any], Completed]:
+        (where / "request.txt").write_text("\n".join(request) + "\n")
+        command = Command(
+            argv=(str(program),),
+            workdir=where,
+            read_only=(program,),
+            env={},
+            limits=Limits(wall_s=wall_s + _WALL_MARGIN_S, memory_bytes=MEMORY_BYTES, processes=8),
+        )
+        completed = self._executor.run(command)
+        return _read_report(where / "report.json"), completed
+
+    @contextmanager
+    def _directory(self) -> Iterator[Path]:
+        self._workspace.mkdir(parents=True, exist_ok=True)
+        where = Path(tempfile.mkdtemp(prefix="run-", dir=self._workspace))
+        where.chmod(0o777)  # an isolating executor may run the program as another user
+        try:
+            yield where
+        finally:
+            shutil.rmtree(where, ignore_errors=True)
+
+
+def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:
+    return TensorSpec(name, tuple(tensor.shape), tensor.dtype)
+
+
+def _tensor_lines(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Iterator[str]:
+    for direction, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            word = DTYPE_WORDS.get(spec.dtype)
+            if word is None:
+                known = ", ".join(DTYPE_WORDS.values())
+                raise SimulatorError(
+                    f"tensor {spec.name!r} is {spec.dtype}; the simulator has {known}"
+                )
+            yield f"{direction} {spec.name} {word} {' '.join(map(str, spec.shape))}"
+
+
+def _parameter_lines(sheet: Sheet) -> Iterator[str]:
+    for name, value in sheet.simulator_parameters().items():
+        yield f"parameter {name} {value!r}"
+
+
+def _to_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
+
+
+def _read_untrusted(path: Path, limit: int) -> bytes:
+    """A regular file of at most `limit` bytes; links and devices are refused."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        size = os.fstat(handle).st_size
+        if not path.is_file() or size > limit:
+            raise ValueError(f"{path.name} is not a regular file of at most {limit} bytes")
+        return file.read(limit + 1)
+
+
+def _output(where: Path, launch: int, rank: int, spec: TensorSpec) -> torch.Tensor:
+    size = math.prod(spec.shape) * spec.dtype.itemsize
+    data = _read_untrusted(where / f"out.{launch}.{rank}.{spec.name}.bin", size)
+    if len(data) != size:
+        raise ValueError(f"output {spec.name!r} of rank {rank} has {len(data)} of {size} bytes")
+    return torch.frombuffer(bytearray(data), dtype=spec.dtype).reshape(spec.shape)
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    try:
+        report = json.loads(_read_untrusted(path, REPORT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return report if isinstance(report, dict) and isinstance(report.get("summary", ""), str) else {}
+
+
+def _lost(summary: str) -> dict[str, Any]:
+    return {"outcome": "fault", "kind": "no_report", "summary": summary}
+
+
+def _outcome(report: dict[str, Any], completed: Completed) -> Outcome:
+    """How the run ended. A program that leaves no valid report has crashed or was stopped."""
+    if completed.exceeded == "wall":
+        report.setdefault(
+            "summary", f"still running after {completed.wall_s:.1f} s; it was stopped"
+        )
+        return "timeout"
+    if completed.exceeded is not None:
+        report.clear()
+        report.update(_lost(f"stopped for exceeding its {completed.exceeded} limit"))
+        return "fault"
+    outcome = report.get("outcome")
+    if completed.exit_code == 0 and outcome in _ENDED_BY:
+        return outcome  # type: ignore[no-any-return]
+    how = f"signal {completed.signal}" if completed.signal else f"exit code {completed.exit_code}"
+    report.clear()
+    report.update(_lost(f"the program ended with {how} and no report"))
+    return "fault"
