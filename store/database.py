@@ -15,11 +15,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from store.attempts import AttemptRepository
-from store.errors import SchemaError
+from store.errors import DatabaseUnavailableError, SchemaError
 from store.events import EventRepository
 from store.jobs import JobRepository
 from store.leases import LeaseRepository
@@ -90,17 +90,18 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A transaction that only reads."""
-        with self._readers.begin() as session:
+        """A transaction that only reads. Raises DatabaseUnavailableError."""
+        with self._unavailable_is_told(), self._readers.begin() as session:
             yield Transaction(session)
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         """A transaction that may read and then write; on SQLite it takes the write lock at once.
 
-        Keep it short: no model call, evaluation or file transfer inside.
+        Keep it short: no model call, evaluation or file transfer inside. Raises
+        DatabaseUnavailableError.
         """
-        with self._writers.begin() as session:
+        with self._unavailable_is_told(), self._writers.begin() as session:
             yield Transaction(session)
 
     def close(self) -> None:
@@ -139,6 +140,15 @@ class Database:
         except SQLAlchemyError as error:
             return f"{self} cannot be written: {error.__class__.__name__}: {_first_line(error)}"
         return None
+
+    @contextmanager
+    def _unavailable_is_told(self) -> Iterator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError) as error:
+            raise DatabaseUnavailableError(
+                f"the database {self} does not answer: {_first_line(error)}"
+            ) from error
 
     def __str__(self) -> str:
         """The URL without its password."""

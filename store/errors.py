@@ -55,3 +55,7 @@ class ArtifactError(StoreError):
 
 class SchemaError(StoreError):
     """The database's schema is not the one this version works with."""
+
+
+class DatabaseUnavailableError(StoreError):
+    """The database does not answer, is full, or stays locked. Trying again later may help."""

@@ -39,6 +39,14 @@ class Held:
     owner: str
 
 
+@dataclass(frozen=True)
+class Wakeup:
+    """A queued job, and the target that decides which workers can run it."""
+
+    job_id: str
+    target: str
+
+
 class LeaseRepository:
     """Leases of jobs, within one transaction."""
 
@@ -199,16 +207,17 @@ class LeaseRepository:
         self._end(job_id, "failed", "infra", row[0], error)
         return True
 
-    def due_wakeups(self, waited_s: float) -> Sequence[str]:
+    def due_wakeups(self, waited_s: float) -> Sequence[Wakeup]:
         """Queued jobs whose wake-up is older than `waited_s`; marks them as woken now."""
         now = datetime.now(UTC)
-        return self._session.scalars(
+        rows = self._session.execute(
             update(Job)
             .where(Job.state == "queued", Job.woken_at < now - timedelta(seconds=waited_s))
             .values(woken_at=now)
-            .returning(Job.id)
+            .returning(Job.id, Job.target)
             .execution_options(synchronize_session=False)
-        ).all()
+        )
+        return [Wakeup(job_id, target) for job_id, target in rows]
 
     def _held(self, condition: Any) -> Sequence[Held]:
         rows = self._session.execute(

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import StatementError
 
 from store import Database, Settings, Store, open_store
-from store.errors import SchemaError
+from store.errors import DatabaseUnavailableError, SchemaError
 from store.models import Base
 from tests.store import examples, racing
 
@@ -159,3 +159,14 @@ def test_there_is_a_database_of_every_schema() -> None:
     assert [path.stem for path in RELEASED] == [
         path.stem.split("_")[0] for path in sorted(versions.glob("[0-9]*.py"))
     ]
+
+
+def test_a_database_that_does_not_answer_is_a_typed_error(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path / 'missing' / 'x.db'}", "postgresql+psycopg://me@127.0.0.1:1/x"]
+    for url in urls:
+        with (
+            closing(Database(url)) as database,
+            pytest.raises(DatabaseUnavailableError, match="does not answer"),
+            database.write() as tx,
+        ):
+            tx.jobs.counts()

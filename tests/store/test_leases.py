@@ -9,7 +9,7 @@ import pytest
 
 from store import Settings, Store
 from store.errors import LeaseLostError
-from store.leases import Claim, Held
+from store.leases import Claim, Held, Wakeup
 from tests.store import examples, racing
 
 
@@ -216,5 +216,5 @@ def test_wakeups_are_due_again_after_a_while(store: Store) -> None:
     examples.started(store)
     with store.database.write() as tx:
         assert tx.leases.due_wakeups(60) == []
-        assert tx.leases.due_wakeups(-1) == [waiting.id]
+        assert tx.leases.due_wakeups(-1) == [Wakeup(waiting.id, "sim:h200x4")]
         assert tx.leases.due_wakeups(60) == []
