@@ -126,6 +126,7 @@ class Compiler:
         tree = SourceTree(dict(candidate.files), candidate.main_file, headers)
         with self.cache.workdir() as workdir:
             _write_files(workdir, candidate.files)
+            workdir.chmod(0o777)  # an isolating executor may run the compiler as another user
             env = {"PATH": search_path(*tools), "LC_ALL": "C", "TMPDIR": "."}
             done = self.executor.run(Command(argv, workdir, read_only, env, LIMITS))
             log = done.stderr.decode(errors="replace")

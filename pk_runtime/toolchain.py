@@ -49,7 +49,8 @@ def gxx() -> Tool:
 @functools.cache
 def nvcc() -> Tool:
     """The CUDA compiler; ToolchainError if there is none or it cannot be asked where it lives."""
-    path = _find("nvcc", *(f"{folder}/bin" for folder in _CUDA_FOLDERS))
+    wheels = [f"{folder}/cu13/bin" for folder in _package_folders("nvidia")]
+    path = _find("nvcc", *(f"{folder}/bin" for folder in _CUDA_FOLDERS), *wheels)
     if path is None:
         raise ToolchainError(
             "there is no nvcc: install the CUDA toolkit 13.0 and put nvcc on the PATH, "
@@ -68,11 +69,8 @@ def nvcc() -> Tool:
 @functools.cache
 def cuobjdump() -> Tool:
     """The disassembler of cubins; ToolchainError if there is none."""
-    folders = [f"{folder}/bin" for folder in _CUDA_FOLDERS]
-    # Looked up without importing it: importing triton takes seconds.
-    if (triton := importlib.util.find_spec("triton")) and triton.submodule_search_locations:
-        folders[:0] = [f"{p}/backends/nvidia/bin" for p in triton.submodule_search_locations]
-    for folder in folders:
+    wheels = [f"{folder}/backends/nvidia/bin" for folder in _package_folders("triton")]
+    for folder in [*wheels, *(f"{folder}/bin" for folder in _CUDA_FOLDERS)]:
         path = Path(folder) / "cuobjdump"
         if path.is_file() and (path.parent / "nvdisasm").is_file():
             return Tool(path, _version(path, "--version"), path.parent, ())
@@ -89,6 +87,12 @@ def search_path(*tools: Tool) -> str:
     """A PATH with the folders of these tools and the system's."""
     folders = [str(tool.path.parent) for tool in tools] + ["/usr/bin", "/bin"]
     return os.pathsep.join(dict.fromkeys(folders))
+
+
+def _package_folders(name: str) -> tuple[str, ...]:
+    """Where a package is installed, without importing it: importing triton takes seconds."""
+    spec = importlib.util.find_spec(name)
+    return tuple(spec.submodule_search_locations or ()) if spec else ()
 
 
 def _find(name: str, *folders: str) -> Path | None:
