@@ -1,0 +1,133 @@
+"""What a comparison says: findings per output and rank, and their summary in plain English."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from problems.wrong_answers import Match
+
+FindingKind = Literal[
+    "missing", "shape", "dtype", "nan", "stale", "scale", "precision",
+    "all_wrong", "peer_slice", "boundary", "row_band", "tile", "scattered",
+]  # fmt: skip
+STRUCTURE: frozenset[FindingKind] = frozenset({"missing", "shape", "dtype"})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One output of one rank that is wrong.
+
+    `rank` is None if the whole list of results is malformed. `text` says what is wrong in words;
+    the other fields are absent where they have no meaning. `owner` is the rank whose part of the
+    output is wrong, if it is exactly one.
+    """
+
+    kind: FindingKind
+    output: str
+    rank: int | None
+    text: str
+    region: str = ""
+    fraction_bad: float | None = None
+    first_bad: tuple[int, ...] | None = None
+    expected: float | None = None
+    seen: float | None = None
+    max_abs: float | None = None
+    limit: float | None = None
+    owner: int | None = None
+    match: Match | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as JSON; NaN and infinity become text."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The largest error of one output over all ranks, and its limit there."""
+
+    max_error: float
+    max_limit: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The judgement of one call's outputs; `summary` is a paragraph for the kernel's author."""
+
+    ok: bool
+    findings: tuple[Finding, ...]
+    measured: Mapping[str, Measured]
+    summary: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as JSON."""
+        return {
+            "ok": self.ok,
+            "summary": self.summary,
+            "findings": [finding.to_json() for finding in self.findings],
+            "measured": {
+                name: {"max_error": _plain(m.max_error), "max_limit": _plain(m.max_limit)}
+                for name, m in self.measured.items()
+            },
+        }
+
+
+def summarize(
+    findings: Sequence[Finding], measured: Mapping[str, Measured], world_size: int
+) -> str:
+    """One paragraph: what is wrong where, and what it looks like; the same on ranks told once."""
+    if not findings:
+        sizes = ", ".join(
+            f"{name} within {_number(m.max_error)} (limit {_number(m.max_limit)})"
+            for name, m in measured.items()
+        )
+        return f"All outputs of all {world_size} ranks are right: {sizes}."
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in findings:
+        hit = finding.match.name if finding.match else None
+        groups.setdefault((finding.output, finding.kind, finding.region, hit), []).append(finding)
+    sentences = [_sentence(group, world_size) for group in groups.values()]
+    shown = sentences[:4]
+    if len(sentences) > len(shown):
+        shown.append(f"{len(sentences) - len(shown)} more findings are left out here.")
+    return " ".join([*shown, *_across_ranks(findings, world_size)])
+
+
+def _sentence(group: Sequence[Finding], world_size: int) -> str:
+    first = group[0]
+    if first.rank is None:
+        return first.text
+    where = f"{first.output} on {_which_ranks([f.rank for f in group], world_size)}"
+    return f"{where}: {first.text}" + (f" {first.match.meaning}" if first.match else "")
+
+
+def _which_ranks(ranks: Sequence[int | None], world_size: int) -> str:
+    if len(ranks) == world_size:
+        return f"all {world_size} ranks" if world_size > 1 else "the only rank"
+    names = ", ".join(str(rank) for rank in ranks)
+    return f"rank {names} of {world_size}" if len(ranks) == 1 else f"ranks {names} of {world_size}"
+
+
+def _across_ranks(findings: Sequence[Finding], world_size: int) -> list[str]:
+    """What the missing ranks have in common, if the same kind of answer was hit on all ranks."""
+    missing = {
+        finding.rank: finding.match.rank
+        for finding in findings
+        if finding.match and finding.match.name.startswith("output_without")
+    }
+    if len(missing) < world_size or world_size == 1:
+        return []
+    senders = set(missing.values())
+    if len(senders) == 1:
+        return [f"Every rank misses the same peer, rank {senders.pop()}: the sender is at fault."]
+    return ["The ranks miss different peers: the receiving side is at fault, not one sender."]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"

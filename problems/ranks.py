@@ -1,0 +1,130 @@
+"""Run a problem's reference on W ranks as threads of this process."""
+
+import inspect
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from problems.contract import Problem, Tensors
+from problems.defects import Defect
+from problems.errors import ProblemError, line_in
+from problems.group import ThreadGroup
+from problems.meeting import Meeting, RendezvousError
+
+RENDEZVOUS_S = 60.0
+RUN_S = 900.0
+
+
+class ReferenceFailed(ProblemError):  # noqa: N818
+    """The reference raised on a rank; the message has the rank, the error and its line."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outputs of every rank and the collectives that were called, in order."""
+
+    outputs: list[Tensors]
+    calls: tuple[str, ...]
+
+
+def run_ranks(problem: Problem, inputs: Sequence[Tensors]) -> list[Tensors]:
+    """The reference's outputs on every rank; `inputs` has one entry per rank.
+
+    Inputs are passed as they are: a problem that mutates them needs copies.
+
+    Raises:
+        ReferenceFailed: the reference raised.
+        RendezvousError: its ranks call different collectives or wait for one that never comes.
+    """
+    return run(problem, inputs).outputs
+
+
+def run(
+    problem: Problem,
+    inputs: Sequence[Tensors],
+    *,
+    defect: Defect | None = None,
+    rendezvous_s: float = RENDEZVOUS_S,
+    run_s: float = RUN_S,
+) -> Run:
+    """As `run_ranks`, optionally with a communication defect, and with deadlines in seconds."""
+    world_size = len(inputs)
+    meeting = Meeting(world_size, rendezvous_s)
+    outputs: list[Tensors | None] = [None] * world_size
+    errors: list[Exception | None] = [None] * world_size
+
+    def work(rank: int) -> None:
+        try:
+            with torch.no_grad():
+                group = ThreadGroup(rank, meeting, defect)
+                outputs[rank] = problem.reference(group, **inputs[rank])
+        except Exception as error:  # noqa: BLE001 - carried to the caller's thread
+            errors[rank] = error
+        finally:
+            meeting.leave(rank)
+
+    threads = [
+        threading.Thread(target=work, args=(rank,), name=f"{problem.slug} rank {rank}", daemon=True)
+        for rank in range(world_size)
+    ]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + run_s
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    late = [str(rank) for rank, thread in enumerate(threads) if thread.is_alive()]
+    _raise_first(problem, errors)
+    if late:
+        raise RendezvousError(
+            f"The reference of {problem.slug!r} is still running on rank {', '.join(late)} after "
+            f"{run_s:g} s. Look for an endless loop, or use a smaller shape."
+        )
+    return Run([_checked(problem, rank, out) for rank, out in enumerate(outputs)], meeting.calls)
+
+
+def _raise_first(problem: Problem, errors: Sequence[Exception | None]) -> None:
+    """Raise the error that began it; ranks that failed because of another one come last."""
+    failed = [(rank, error) for rank, error in enumerate(errors) if error is not None]
+    if not failed:
+        return
+    rank, error = min(failed, key=lambda pair: _blame(pair[1]))
+    if isinstance(error, RendezvousError):
+        raise error
+    file = inspect.getfile(type(problem))
+    raise ReferenceFailed(
+        f"The reference of {problem.slug!r} failed on rank {rank}: "
+        f"{type(error).__name__}: {error}{_hint(error)}",
+        file=Path(file).name,
+        line=line_in(error, file),
+    ) from error
+
+
+def _blame(error: Exception) -> int:
+    """0 for an error of the reference, 1 for a failed rendezvous, 2 for one that only followed."""
+    if not isinstance(error, RendezvousError):
+        return 0
+    return 1 if error.first else 2
+
+
+def _hint(error: Exception) -> str:
+    text = str(error)
+    if "Default process group" in text or "is not registered" in text:
+        return (
+            " Pass group=group to every torch.distributed call, use group.rank() and "
+            "group.size(), and name peers by group_src and group_dst."
+        )
+    return ""
+
+
+def _checked(problem: Problem, rank: int, outputs: Tensors | None) -> Tensors:
+    if not isinstance(outputs, dict) or set(outputs) != set(problem.output_names):
+        got = sorted(map(str, outputs)) if isinstance(outputs, dict) else type(outputs).__name__
+        raise ReferenceFailed(
+            f"The reference of {problem.slug!r} must return a dict with the tensors "
+            f"{', '.join(problem.output_names)}; on rank {rank} it returned {got}."
+        )
+    return outputs

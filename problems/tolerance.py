@@ -1,0 +1,186 @@
+"""When a result is exact enough: the tolerance classes, per output tensor.
+
+The golden is the fp64 result of the same input bits. A bf16 kernel is judged against the golden
+and relative to the error of the reference, so one that rounds less than PyTorch and NCCL passes.
+
+| class | results | accepted if |
+|---|---|---|
+| T0 | copies, integers | bit-exact |
+| T1 | bf16, fp16, fp8 | max error <= max(2 x the reference's, 4 u rms) and rms error <= 1.5 x the reference's + u/2 rms |
+| T2 | fp32 | each error <= 1e-4 of the value + 1e-5 rms |
+| T3 | fp64 | each error <= 1e-10 of the value + 1e-12 rms |
+
+rms is that of the golden, u the unit roundoff of the dtype (2^-8 for bf16, 2^-11 for fp16). NaN
+and infinity are right only where the golden has the same.
+"""  # noqa: E501 - a table
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from problems.contract import Tolerance
+from problems.errors import InvalidProblem
+
+MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
+RMS_FACTOR, RMS_FLOOR = 1.5, 0.5
+RELATIVE = {"T2": (1e-4, 1e-5), "T3": (1e-10, 1e-12)}
+UNIT_ROUNDOFF = {
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """One tensor against its rule; `bad` marks the elements beyond the limit.
+
+    `ok` can be False without a bad element: then the rms error is over its limit, which means
+    more rounding than the reference has.
+    """
+
+    ok: bool
+    bad: Tensor
+    max_error: float
+    max_limit: float
+    rms_error: float | None = None
+    rms_limit: float | None = None
+
+
+class Rule:
+    """What one output tensor of one rank must be.
+
+    `golden` is the exact result, `reference` the tensor that PyTorch and NCCL return; shape and
+    dtype of the result are the reference's.
+    """
+
+    def __init__(self, tolerance: Tolerance, golden: Tensor, reference: Tensor) -> None:
+        if golden.shape != reference.shape:
+            raise InvalidProblem(
+                f"The golden has shape {list(golden.shape)}, the reference {list(reference.shape)}."
+            )
+        self.tolerance = tolerance
+        self.shape = reference.shape
+        self.dtype = reference.dtype
+        self.golden = golden.to(reference.dtype) if tolerance == "T0" else _exact(golden)
+        if tolerance == "T0":
+            self.limit: Tensor | float = 0.0
+            self.rms_limit: float | None = None
+            return
+        finite = self.golden.isfinite()
+        self._finite = None if bool(finite.all()) else finite
+        rms = _rms(self._of_finite(self.golden))
+        if tolerance == "T1":
+            unit = UNIT_ROUNDOFF.get(reference.dtype, 2.0**-8)
+            error = self._of_finite(_exact(reference) - self.golden)
+            largest = _largest(error.abs_())
+            if not math.isfinite(largest):
+                error = error[error.isfinite()]
+                largest = _largest(error)
+            self.limit = max(MAX_FACTOR * largest, MAX_FLOOR * unit * rms)
+            self.rms_limit = RMS_FACTOR * _rms(error) + RMS_FLOOR * unit * rms
+        else:
+            relative, absolute = RELATIVE[tolerance]
+            self.limit = self.golden.abs() * relative + absolute * rms
+            self.rms_limit = None
+
+    def errors(self, result: Tensor) -> Errors:
+        """Judge a result of the right shape and dtype."""
+        if self.tolerance == "T0":
+            bad = _bits_differ(result, self.golden)
+            ok = not bool(bad.any())
+            return Errors(ok, bad, 0.0 if ok else _largest_difference(result, self.golden), 0.0)
+        value = _exact(result)
+        error = (value - self.golden).abs_()
+        # Written so that NaN is bad.
+        bad = ~(error <= self.limit)
+        if self._finite is not None:
+            bad = torch.where(self._finite, bad, ~_same(value, self.golden))
+            error = error[self._finite]
+        rms_error = _rms(error) if self.rms_limit is not None else None
+        rms_ok = self.rms_limit is None or (rms_error is not None and rms_error <= self.rms_limit)
+        limit = self.limit if isinstance(self.limit, float) else _largest(self.limit)
+        ok = rms_ok and not bool(bad.any())
+        return Errors(ok, self._merged(bad), _largest(error), limit, rms_error, self.rms_limit)
+
+    def alike(self, result: Tensor, other: Tensor) -> Tensor:
+        """Mask of the elements in which two results agree within this rule's limit."""
+        if self.tolerance == "T0":
+            both_nan = _isnan(result) & _isnan(other)
+            return ~_bits_differ(result, other) | both_nan
+        left, right = _exact(result), _exact(other)
+        return ~self._merged(~((left - right).abs() <= self.limit) & ~_same(left, right))
+
+    def never_finite(self, result: Tensor) -> Tensor:
+        """Mask of the elements that are NaN or infinite where the golden is finite."""
+        if not (result.dtype.is_floating_point or result.dtype.is_complex):
+            return torch.zeros(self.shape, dtype=torch.bool)
+        return ~_exact_finite(result) & _exact_finite(self._shaped(self.golden))
+
+    def expected(self) -> Tensor:
+        """The golden in the result's shape."""
+        return self._shaped(self.golden)
+
+    def _of_finite(self, values: Tensor) -> Tensor:
+        """The values where the golden is finite."""
+        return values if self._finite is None else values[self._finite]
+
+    def _shaped(self, tensor: Tensor) -> Tensor:
+        return torch.view_as_complex(tensor) if tensor.ndim > len(self.shape) else tensor
+
+    def _merged(self, mask: Tensor) -> Tensor:
+        """A mask of complex parts as one of elements."""
+        return mask.any(-1) if mask.ndim > len(self.shape) else mask
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """The tensor in fp64; complex numbers as pairs in a last dimension."""
+    if tensor.dtype.is_complex:
+        return torch.view_as_real(tensor.to(torch.complex128))
+    return tensor.double()
+
+
+def _rms(values: Tensor) -> float:
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
+
+
+def _same(left: Tensor, right: Tensor) -> Tensor:
+    return (left == right) | (left.isnan() & right.isnan())
+
+
+def _isnan(tensor: Tensor) -> Tensor:
+    return _exact(tensor).isnan() if tensor.dtype.is_floating_point else torch.tensor(False)
+
+
+def _exact_finite(tensor: Tensor) -> Tensor:
+    finite = _exact(tensor).isfinite()
+    return finite.all(-1) if tensor.dtype.is_complex else finite
+
+
+def _bits_differ(left: Tensor, right: Tensor) -> Tensor:
+    """Elementwise comparison of the bytes, so that -0.0 is not 0.0 and NaN equals itself."""
+    differ = _bits(left) != _bits(right)
+    return differ.any(-1) if differ.ndim > left.ndim else differ
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The tensor's bits as integers; complex numbers as pairs in a last dimension."""
+    dense = tensor.detach().contiguous()
+    if dense.dtype.is_complex:
+        dense = torch.view_as_real(dense)
+    if dense.dtype == torch.bool:
+        return dense.to(torch.uint8)
+    return dense.view(_INTEGERS[dense.element_size()])
+
+
+def _largest_difference(left: Tensor, right: Tensor) -> float:
+    difference = (_exact(left) - _exact(right)).abs()
+    return _largest(difference[difference.isfinite()])

@@ -1,0 +1,181 @@
+"""The bank of known wrong answers: what typical defects of communication would have produced.
+
+A failing output is compared with each of them; a hit names the cause. The entries that need the
+problem's code are outputs of its own reference under a communication defect (`defective_outputs`),
+so custom problems have them too. The others are built from the inputs and the golden.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from problems.contract import Problem, Tensors
+from problems.defects import Defect, fit
+from problems.ranks import run
+from problems.tolerance import Rule
+
+# A hit is an answer that agrees with this share of the wrong elements.
+HIT = 0.98
+# Fewer wrong elements than this can agree with anything by chance.
+ENOUGH = 4
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A known wrong answer: its outputs by rank, and what it means if a kernel returns them.
+
+    `rank` is the rank that the name speaks of, if any. A rank or output may be absent.
+    """
+
+    name: str
+    meaning: str
+    outputs: Sequence[Mapping[str, Tensor]]
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """A hit in the bank: the answer's name and meaning, and others that agree as well."""
+
+    name: str
+    meaning: str
+    rank: int | None = None
+    also: tuple[str, ...] = ()
+
+
+def defective_outputs(problem: Problem, inputs: Sequence[Tensors]) -> dict[str, list[Tensors]]:
+    """The reference's outputs under each defect: "local", "without:K" and "twice:K" per rank K.
+
+    Raises what `ranks.run` raises.
+    """
+    defects = {"local": Defect("local")}
+    for rank in range(len(inputs)):
+        defects[f"without:{rank}"] = Defect("without", rank)
+        defects[f"twice:{rank}"] = Defect("twice", rank)
+    return {
+        name: run(problem, [dict(each) for each in inputs], defect=defect).outputs
+        for name, defect in defects.items()
+    }
+
+
+def bank(
+    inputs: Sequence[Tensors],
+    golden: Sequence[Tensors],
+    reference: Sequence[Tensors],
+    *,
+    defective: Mapping[str, Sequence[Tensors]] | None = None,
+    previous: Sequence[Mapping[str, Tensor]] | None = None,
+) -> tuple[WrongAnswer, ...]:
+    """The known wrong answers of one call, the more telling ones first.
+
+    `defective` comes from `defective_outputs`, `previous` are the right outputs of the call before.
+    Entries that are right (another rank's output of an all-reduce) are dropped when matched.
+    """
+    world_size = len(reference)
+    answers = [_zeros(reference)]
+    if previous is not None:
+        answers.append(WrongAnswer("prev_iter_output", _STALE, previous))
+    for name in inputs[0]:
+        answers.append(_own_input(name, inputs, reference))
+    for name, outputs in sorted((defective or {}).items()):
+        answers.append(_from_defect(name, outputs))
+    for shift in range(1, world_size):
+        answers.append(_other_rank(golden, reference, shift))
+    for factor, name in ((world_size, "scaled_by_W"), (1 / world_size, "scaled_by_1/W")):
+        scaled = [{k: (v.double() * factor).to(v.dtype) for k, v in g.items()} for g in golden]
+        answers.append(WrongAnswer(name, _SCALED.format(factor=f"{factor:g}"), scaled))
+    return tuple(answers)
+
+
+def match(
+    answers: Sequence[WrongAnswer], rule: Rule, rank: int, output: str, result: Tensor, bad: Tensor
+) -> Match | None:
+    """The answer that explains the wrong elements of a result, if there is one."""
+    if int(bad.sum()) < min(ENOUGH, bad.numel()):
+        return None
+    hits = list(_hits(answers, rule, rank, output, result, bad))
+    if not hits:
+        return None
+    best = max(range(len(hits)), key=lambda i: (hits[i][0], -i))
+    share, answer = hits[best]
+    also = tuple(other.name for s, other in hits if s >= share and other is not answer)
+    return Match(answer.name, answer.meaning, answer.rank, also)
+
+
+def _hits(
+    answers: Sequence[WrongAnswer], rule: Rule, rank: int, output: str, result: Tensor, bad: Tensor
+) -> Iterator[tuple[float, WrongAnswer]]:
+    for answer in answers:
+        tensor = answer.outputs[rank].get(output) if rank < len(answer.outputs) else None
+        if tensor is None or tensor.shape != rule.shape:
+            continue
+        tensor = tensor.to(rule.dtype)
+        share = float(rule.alike(result, tensor)[bad].float().mean())
+        if share >= HIT and not rule.errors(tensor).ok:
+            yield share, answer
+
+
+def _zeros(reference: Sequence[Tensors]) -> WrongAnswer:
+    zeros = [{name: torch.zeros_like(t) for name, t in rank.items()} for rank in reference]
+    return WrongAnswer("zeros", _ZEROS, zeros)
+
+
+def _own_input(name: str, inputs: Sequence[Tensors], reference: Sequence[Tensors]) -> WrongAnswer:
+    copies = [
+        {output: fit(inputs[rank][name], like) for output, like in outputs.items()}
+        for rank, outputs in enumerate(reference)
+    ]
+    return WrongAnswer(f"own_input:{name}", _OWN_INPUT.format(name=name), copies)
+
+
+def _from_defect(name: str, outputs: Sequence[Tensors]) -> WrongAnswer:
+    kind, _, number = name.partition(":")
+    if kind == "local":
+        return WrongAnswer("unreduced_partial", _LOCAL, outputs)
+    rank = int(number)
+    if kind == "without":
+        return WrongAnswer(f"output_without_rank_{rank}", _WITHOUT.format(rank=rank), outputs, rank)
+    return WrongAnswer(f"twice_rank_{rank}", _TWICE.format(rank=rank), outputs, rank)
+
+
+def _other_rank(golden: Sequence[Tensors], reference: Sequence[Tensors], shift: int) -> WrongAnswer:
+    world_size = len(golden)
+    other = [golden[(rank + shift) % world_size] for rank in range(len(reference))]
+    return WrongAnswer(f"other_rank_output:rank+{shift}", _OTHER.format(shift=shift), other)
+
+
+_ZEROS = (
+    "They are zero: this part of the output was never written, or the result was computed from "
+    "buffers that were still empty. Check that every tile of it has a writer."
+)
+_STALE = (
+    "They are the right result of the call before: a wait was satisfied by an old signal, or a "
+    "buffer was read before it was filled again. Give each call its own epoch and wait for it."
+)
+_OWN_INPUT = (
+    "They are this rank's own input {name}: the kernel returned early, or copied locally where it "
+    "should exchange with its peers."
+)
+_LOCAL = (
+    "They are this rank's own partial result, with nothing from any peer: the reduction or the "
+    "exchange is missing, or its result is written somewhere else."
+)
+_WITHOUT = (
+    "They are the result without rank {rank}: its contribution is missing. If every rank misses "
+    "the same one, look at what rank {rank} stores and signals; if each misses a different one, "
+    "look at the receivers' list of peers and at their waits."
+)
+_TWICE = (
+    "They count the contribution of rank {rank} twice: it was added to a buffer that was not "
+    "cleared, or two blocks own the same tile."
+)
+_OTHER = (
+    "They are the right output of another rank (this rank + {shift}): a peer index or the offset "
+    "of a shard is wrong."
+)
+_SCALED = (
+    "They are {factor} times the right result: a sum where a mean is wanted or the reverse, or "
+    "every contribution is counted by every rank."
+)
