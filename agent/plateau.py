@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from agent.ranking import judged_once
 from agent.records import AttemptRecord
+from sandbox.verdict import TimingKind
 
 WINDOW = 6
 MIN_LOG_GAIN = 0.02
 NOISE_FACTOR = 2.0
-SIGMA: Mapping[str, float] = {"simulated": 0.0, "measured": 0.02}
+SIGMA: Mapping[TimingKind | None, float] = {"simulated": 0.0, "measured": 0.02}
 FLAT_LIMIT = 3
 
 
@@ -36,7 +37,7 @@ def flat_windows(attempts: Sequence[AttemptRecord]) -> int:
 
 
 def _threshold(best: AttemptRecord) -> float:
-    return max(MIN_LOG_GAIN, NOISE_FACTOR * SIGMA.get(best.kind or "", 0.0))
+    return max(MIN_LOG_GAIN, NOISE_FACTOR * SIGMA.get(best.kind, 0.0))
 
 
 def _best_after_each_step(attempts: Sequence[AttemptRecord]) -> list[AttemptRecord]:

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from pk_runtime.candidate import Candidate
-from sandbox.verdict import Verdict
+from sandbox.verdict import Depth as Depth
+from sandbox.verdict import Status, Timing, TimingKind, Verdict
 
 Phase = Literal["search", "confirm"]
-Depth = Literal["quick", "full"]
 CostSource = Literal["litellm", "configured", "reserved", "unknown"]
 
 DEPTH_OF: Mapping[Phase, Depth] = {"search": "quick", "confirm": "full"}
@@ -63,7 +63,7 @@ class AttemptRecord(Proposal):
     verdict: Verdict | None = None
 
     @property
-    def status(self) -> str | None:
+    def status(self) -> Status | None:
         """The verdict's status, None while pending."""
         return None if self.verdict is None else self.verdict.status
 
@@ -80,33 +80,33 @@ class AttemptRecord(Proposal):
     @property
     def objective_us(self) -> float | None:
         """Geometric mean of the candidate's times over the judged shapes (one shape: its time)."""
-        return _timing_mean(self.verdict, "candidate_us")
+        return _geometric_mean([timing.candidate_us for timing in self._timings])
 
     @property
     def speedup(self) -> float | None:
         """Geometric mean of the speedups over the baseline on the judged shapes."""
-        return _timing_mean(self.verdict, "speedup")
+        return _geometric_mean([timing.speedup for timing in self._timings])
 
     @property
-    def kind(self) -> str | None:
+    def kind(self) -> TimingKind | None:
         """`simulated` or `measured`; None without timings."""
-        timings = self.verdict.timings if self.verdict is not None else ()
-        return timings[0].kind if timings else None
+        return self._timings[0].kind if self._timings else None
 
     @property
     def bottleneck(self) -> str | None:
         """What bounds the slowest judged shape; None without timings."""
-        timings = self.verdict.timings if self.verdict is not None else ()
-        if not timings:
-            return None
-        return max(timings, key=lambda timing: timing.candidate_us).bottleneck
+        slowest = max(self._timings, key=lambda timing: timing.candidate_us, default=None)
+        return slowest.bottleneck if slowest is not None else None
+
+    @property
+    def _timings(self) -> tuple[Timing, ...]:
+        return self.verdict.timings if self.verdict is not None else ()
 
 
-def _timing_mean(verdict: Verdict | None, name: str) -> float | None:
-    values = [getattr(t, name) for t in verdict.timings] if verdict is not None else []
-    if not values or any(value is None or value <= 0 for value in values):
+def _geometric_mean(values: Sequence[float]) -> float | None:
+    if not values or any(value <= 0 for value in values):
         return None
-    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 @dataclass(frozen=True, kw_only=True)

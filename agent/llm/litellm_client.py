@@ -39,8 +39,9 @@ MESSAGE_CHARACTERS = 600  # of a provider's error that are worth showing
 @functools.cache
 def load_litellm() -> ModuleType:
     """Import litellm (seconds, 170 MB) with everything off that phones home or prints."""
+    # house: environment, litellm has no other switch and reads these two while it is imported
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+    os.environ["LITELLM_MODE"] = "PRODUCTION"  # house: environment, as above
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import litellm
