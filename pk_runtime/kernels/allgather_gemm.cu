@@ -1,19 +1,21 @@
 // All-gather + GEMM: A is sharded by rows, C_r = all_gather(A) * B_r (Megatron's column-parallel linear).
 //
-// Communicator SMs push the own shard into every peer's copy of A, a segment of a row block at a time, and
-// signal each one. Loaders multiply the own rows first and wait for a peer's row block only when they reach it.
+// Communicator SMs push the own shard to one peer after the other, to the one that needs it first first, and
+// signal after each segment of a row block. Loaders multiply the own rows first, then those of the next rank,
+// and wait for a row block only when they reach it.
 #include <pk/pk.h>
 using namespace pk;
 
-constexpr int stages = knob("stages", 4, {2, 3, 4});
+constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
+constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
 constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
 constexpr int segment = knob("segment", 4, {1, 2, 4, 8, 16});  // chunks pushed between two signals
 
 struct allgather_gemm {
-  static constexpr int comm_sms = knob("comm_sms", 16, {4, 6, 8, 12, 16, 20, 24, 32});
-  using mm = gemm<128, 256, 64, stages>;
-  using chunk = tile<bf16, 128, 128>;
-  using out_chunk = tile<bf16, 128, 128>;
+  static constexpr int comm_sms = knob("comm_sms", 16, {4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32});
+  using mm = gemm<128, block_n, 64, stages>;
+  using chunk = tile<bf16, 128, block_n % 128 == 0 ? 128 : 64>;  // what moves at a time
+  static constexpr int per_tile = block_n / chunk::cols;
 
   struct args {
     layout<bf16> a, b, c;        // a [M/W, K], b [K, N/W], c [W, M/W, N/W]
@@ -21,7 +23,7 @@ struct allgather_gemm {
     signals ready;               // one counter per (source rank, row block), one signal per segment
 
     PK_FN int rows() const { return a.tiles_down<chunk>(); }
-    PK_FN int cols() const { return c.tiles_across<tile<bf16, 128, 256>>(); }
+    PK_FN int cols() const { return c.tiles_across<tile<bf16, 128, block_n>>(); }
     PK_FN int segments() const { return ceil_div(a.tiles_across<chunk>(), segment); }
     PK_FN int tasks() const { return c.planes * rows() * cols(); }
     // Task t of `rank`: its own rows first, then the next rank's, and so on round the ring.
@@ -33,7 +35,7 @@ struct allgather_gemm {
   };
   struct shared {
     mm::inputs in;
-    store_ring<out_chunk, 1> out;
+    store_ring<chunk, mm::room_for<chunk>(2)> out;
   };
   struct comm_shared {
     mover<chunk, 6> pipe;
@@ -76,9 +78,9 @@ struct allgather_gemm {
     auto out = s.out.consumer(self);
     for (int t : self.tasks(g.tasks())) {
       coord at = g.place(t, self.rank());
-      for (int col = 2 * at.col; col < 2 * at.col + 2; ++col) {
-        out_chunk& x = out.wait();
-        if (col < g.c.tiles_across<out_chunk>()) store_async(self, g.c, {at.plane, at.row, col}, x);
+      for (int col = per_tile * at.col; col < per_tile * (at.col + 1); ++col) {
+        chunk& x = out.wait();
+        if (col < g.c.tiles_across<chunk>()) store_async(self, g.c, {at.plane, at.row, col}, x);
         out.release();
       }
     }
@@ -86,17 +88,15 @@ struct allgather_gemm {
 
   PK_ROLE communicator(group<> self, const args& g, comm_shared& s) {
     auto pipe = s.pipe.open(self);
-    for (int t : self.tasks(g.rows() * g.segments())) {
-      int row = t / g.segments(), first = t % g.segments() * segment;
+    int per_peer = g.rows() * g.segments(), chunks = g.a.tiles_across<chunk>();
+    for (int t : self.tasks((self.world() - 1) * per_peer)) {
+      int peer = (self.rank() + self.world() - 1 - t / per_peer) % self.world();
+      int row = t % per_peer / g.segments(), first = t % g.segments() * segment;
       pipe.move(
-          min(segment, g.a.tiles_across<chunk>() - first),
+          min(segment, chunks - first),
           [&](auto& loads, chunk& x, int i) { loads.load(x, g.a, {row, first + i}); },
-          [&](chunk& x, int i) {
-            for (int p = 1; p < self.world(); ++p)
-              store_async(self, g.full[(self.rank() + p) % self.world()], {self.rank(), row, first + i}, x);
-          });
-      for (int p = 1; p < self.world(); ++p)
-        signal(self, g.ready, (self.rank() + p) % self.world(), self.rank() * g.rows() + row);
+          [&](chunk& x, int i) { store_async(self, g.full[peer], {self.rank(), row, first + i}, x); });
+      signal(self, g.ready, peer, self.rank() * g.rows() + row);
     }
   }
 };

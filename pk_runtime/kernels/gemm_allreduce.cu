@@ -5,13 +5,15 @@
 #include <pk/pk.h>
 using namespace pk;
 
-constexpr int stages = knob("stages", 4, {2, 3, 4});
+constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
+constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
 constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
 
 struct gemm_allreduce {
   static constexpr int comm_sms = knob("comm_sms", 16, {4, 8, 12, 16, 20, 24, 32, 40});
-  using mm = gemm<128, 256, 64, stages>;
-  using chunk = tile<bf16, 128, 128>;
+  using mm = gemm<128, block_n, 64, stages>;
+  using chunk = tile<bf16, 128, block_n % 128 == 0 ? 128 : 64>;  // what moves at a time
+  static constexpr int per_tile = block_n / chunk::cols;
 
   struct args {
     layout<bf16> a, b;           // a [M, K], b [K, N]
@@ -20,14 +22,14 @@ struct gemm_allreduce {
     signals ready;               // one counter per chunk, one signal from every rank
 
     PK_FN int rows() const { return a.tiles_down<chunk>(); }
-    PK_FN int cols() const { return ceil_div(c.cols, 256); }
+    PK_FN int cols() const { return ceil_div(c.cols, block_n); }
     PK_FN int chunks() const { return c.tiles_across<chunk>(); }
     // Every rank walks the same order, so that the partials of a tile arrive close together.
     PK_FN tile_place place(int t) const { return grouped(t, rows(), cols(), super_m); }
   };
   struct shared {
     mm::inputs in;
-    store_ring<chunk, 1> out;
+    store_ring<chunk, mm::room_for<chunk>(2)> out;
   };
   struct comm_shared {
     reducer<chunk, 5> sums;
@@ -65,7 +67,7 @@ struct gemm_allreduce {
     auto out = s.out.consumer(self);
     for (int t : self.tasks(g.rows() * g.cols())) {
       tile_place p = g.place(t);
-      for (int col = 2 * p.col; col < 2 * p.col + 2; ++col) {
+      for (int col = per_tile * p.col; col < per_tile * (p.col + 1); ++col) {
         chunk& x = out.wait();
         int owner = t % self.world();
         if (col < g.chunks()) {
@@ -81,7 +83,7 @@ struct gemm_allreduce {
     auto sums = s.sums.open(self);
     for (int t : self.tasks(ceil_div(g.rows() * g.cols() - self.rank(), self.world()))) {
       tile_place p = g.place(t * self.world() + self.rank());
-      for (int col = 2 * p.col; col < min(2 * p.col + 2, g.chunks()); ++col) {
+      for (int col = per_tile * p.col; col < min(per_tile * (p.col + 1), g.chunks()); ++col) {
         wait(self, g.ready, p.row * g.chunks() + col, self.world());
         auto& total = sums.sum(self.world(), [&](auto& loads, chunk& x, int r) {
           loads.load(x, g.part[self.rank()], {r, p.row, col});

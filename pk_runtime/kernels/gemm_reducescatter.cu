@@ -5,35 +5,37 @@
 #include <pk/pk.h>
 using namespace pk;
 
-constexpr int stages = knob("stages", 4, {2, 3, 4});
+constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
+constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
 constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
-constexpr int rotate = knob("rotate", 1, {0, 1});
+constexpr int interleave = knob("interleave", 1, {0, 1});  // 1: owners by turns, 0: one owner after the other
 
 struct gemm_reducescatter {
-  static constexpr int comm_sms = knob("comm_sms", 16, {4, 6, 8, 12, 16, 20, 24, 32});
-  using mm = gemm<128, 256, 64, stages>;
-  using chunk = tile<bf16, 128, 128>;
+  static constexpr int comm_sms = knob("comm_sms", 16, {4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32});
+  using mm = gemm<128, block_n, 64, stages>;
+  using chunk = tile<bf16, 128, block_n % 128 == 0 ? 128 : 64>;  // what moves at a time
+  static constexpr int per_tile = block_n / chunk::cols;
 
   struct args {
     layout<bf16> a, b, c;        // a [W, M/W, K/W], b [K/W, N], c [M/W, N]
     parallel_layout<bf16> part;  // [W, M/W, N]: plane s is what rank s computed for the owner
     signals ready;               // one counter per chunk of c, one signal from every rank
 
-    PK_FN int rows() const { return a.tiles_down<tile<bf16, 128, 256>>(); }
-    PK_FN int cols() const { return c.tiles_across<tile<bf16, 128, 256>>(); }
+    PK_FN int rows() const { return a.tiles_down<chunk>(); }
+    PK_FN int cols() const { return c.tiles_across<tile<bf16, 128, block_n>>(); }
     PK_FN int tasks() const { return a.planes * rows() * cols(); }
-    // Task t of `rank`: start at the next rank's rows and end at the own ones, so that links stay busy.
+    // Task t of `rank`. Owners start at the next rank and end at the own one, so that links stay busy; by
+    // turns, the W partials of a tile arrive close together and are added while the GEMM goes on.
     PK_FN coord place(int t, int rank) const {
       int shard = rows() * cols();
-      int plane = (t / shard + (rotate ? rank + 1 : 0)) % a.planes;
-      tile_place p = grouped(t % shard, rows(), cols(), super_m);
-      return {plane, p.row, p.col};
+      tile_place p = grouped(interleave ? t / a.planes : t % shard, rows(), cols(), super_m);
+      return {(rank + 1 + (interleave ? t : t / shard)) % a.planes, p.row, p.col};
     }
     PK_FN int slot(int row, int chunk_col) const { return row * c.tiles_across<chunk>() + chunk_col; }
   };
   struct shared {
     mm::inputs in;
-    store_ring<chunk, 1> out;
+    store_ring<chunk, mm::room_for<chunk>(2)> out;
   };
   struct comm_shared {
     reducer<chunk, 5> sums;
@@ -71,9 +73,8 @@ struct gemm_reducescatter {
     auto out = s.out.consumer(self);
     for (int t : self.tasks(g.tasks())) {
       coord at = g.place(t, self.rank());
-      for (int j = 0; j < 2; ++j) {
+      for (int col = per_tile * at.col; col < per_tile * (at.col + 1); ++col) {
         chunk& x = out.wait();
-        int col = 2 * at.col + j;
         if (col < g.c.tiles_across<chunk>()) {
           store_async(self, g.part[at.plane], {self.rank(), at.row, col}, x);
           signal(self, g.ready, at.plane, g.slot(at.row, col));

@@ -18,6 +18,9 @@ namespace pk {
 // Largest world size that kernel arguments have room for.
 inline constexpr int max_ranks = 8;
 
+// Shared memory that one block may use, on sm_90: 227 KiB.
+inline constexpr int shared_memory_bytes = 232448;
+
 // Where a tile lies in a layout, counted in tiles of its own shape: {row, col} or {plane, row, col}.
 struct coord {
   int plane, row, col;

@@ -9,6 +9,7 @@ namespace pk {
 template <int BM, int BN, int BK, int Stages, class T = bf16>
 struct gemm {
   static constexpr int warpgroups = BM / 64;
+  static constexpr int block_m = BM, block_n = BN;
   using self_group = group<warpgroups>;
   using accumulator = reg_tile<float, BM, BN, warpgroups>;
   struct stage {
@@ -16,6 +17,13 @@ struct gemm {
     tile<T, BK, BN> b;
   };
   using inputs = load_ring<stage, Stages, warpgroups>;
+
+  // How many tiles of Out, at most `most`, fit beside the stages in a block's shared memory.
+  template <class Out>
+  static constexpr int room_for(int most) {
+    int free = shared_memory_bytes - 1024 - Stages * ((BM + BN) * BK * int(sizeof(T)) + 16);
+    return max(1, min(most, free / (Out::bytes + 16)));
+  }
 
   // Number of K steps for operands with K columns of A.
   static PK_FN int steps(const layout<T>& a) { return ceil_div(a.cols, BK); }
