@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from store.settings import ENV_PREFIX, Settings
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pk_runtime", "problems", "sandbox", "store", "agent", "workers", "api", "migrations")
 MAX_FILE_LINES = 420
@@ -265,10 +267,36 @@ def test_every_make_target_is_documented() -> None:
     assert not missing, f"neither README.md nor docs/development.md mentions make {missing}"
 
 
+def test_every_setting_is_documented_as_it_is() -> None:
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = "" if str(field.default) in ("", ".", "None") else f"`{field.default}`"
+        rows.append(f"| `{ENV_PREFIX}{name.upper()}` | {default} | {field.description} |")
+    found = re.findall(rf"^\| `{ENV_PREFIX}.*", (ROOT / "docs" / "running.md").read_text(), re.M)
+    assert found == rows, "the table of docs/running.md should be:\n" + "\n".join(rows)
+
+
+def test_the_containers_use_settings_that_exist() -> None:
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    for name in ("docker-compose.yml", "Dockerfile", "README.md", "docs/running.md"):
+        used = set(re.findall(rf"{ENV_PREFIX}[A-Z_]+[A-Z]", (ROOT / name).read_text()))
+        assert used <= known, f"{name} sets what nobody reads: {sorted(used - known)}"
+
+
+def test_the_readme_shows_the_kernel_that_is_shipped() -> None:
+    shown = re.findall(r"```cpp\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shipped = (ROOT / "pk_runtime" / "kernels" / "gemm_reducescatter.cu").read_text()
+    assert shown, "README.md shows no kernel"
+    for block in shown:
+        for part in block.split("\n...\n"):
+            assert part.strip("\n") in shipped, f"not in gemm_reducescatter.cu:\n{part}"
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     broken = []
     for path in tracked("*.md"):
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+        prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
             if "://" not in link and not (path.parent / link).exists():
                 broken.append(f"{name_of(path)}: {link}")
     assert not broken, "\n".join(broken)
