@@ -72,6 +72,18 @@ const fiber* partner(const fiber& f, bool producer) {
   return nullptr;
 }
 
+// A wait starts counting at launch * per_launch: wrong if an earlier launch did not bring exactly that many.
+std::string epoch_drift(const counters& c, const fiber& f) {
+  for (int launch = 0; launch < f.home->launch && !c.barrier; ++launch) {
+    int total = 0;
+    for (int r = 0; r < w.ask.world; ++r) total += c.from[launch][std::size_t(f.slot) * w.ask.world + r];
+    if (total != c.per_launch)
+      return printf_string("; in launch %d this counter got %d signals and setup() declares %d per launch", launch, total,
+                           c.per_launch);
+  }
+  return "";
+}
+
 // One waiting fiber: what it wants, what there is, and who has and has not signalled.
 std::string wait_entry(const fiber& f, std::string& sentence) {
   std::vector<std::string> out = place(f);
@@ -89,7 +101,8 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
     sentence = printf_string("%s waits for %s '%s' slot %d: expected %llu, seen %llu", who.c_str(),
                              f.reason == waiting_for::signal ? "signal" : "barrier", c.name.c_str(), f.slot,
                              static_cast<unsigned long long>(f.wanted), static_cast<unsigned long long>(seen));
-    if (!silent.empty()) sentence += "; no signal from rank " + silent;
+    if (const std::string drift = epoch_drift(c, f); !drift.empty()) sentence += drift;
+    else if (!silent.empty()) sentence += "; no signal from rank " + silent;
     else if (f.reason == waiting_for::signal) sentence += "; every rank has signalled, so the expected count is too high";
     out.insert(out.end(), {field("waits_for", f.reason == waiting_for::signal ? "signal" : "barrier"),
                            field("signal", c.name), field("slot", f.slot), field("expected", double(f.wanted)),
