@@ -86,10 +86,10 @@ PLACES = {
         r"|asyncio\.(create_subprocess_\w+|subprocess\b.*)",
         ("pk_runtime/execution.py", "sandbox/"),
     ),
-    # litellm has switches that only the environment can set.
+    # litellm has switches only there; the hostile suite looks for secrets in it.
     "environment": (
         r"os\.(environb?|getenvb?|putenv|unsetenv)\b.*",
-        ("store/settings.py", "agent/llm/litellm_client.py"),
+        ("store/settings.py", "agent/llm/litellm_client.py", "sandbox/isolation/hostile.py"),
     ),
     "llm-client": (r"(litellm|openai)\b.*", ("agent/llm/",)),
     "database": (r"(sqlalchemy|alembic|sqlite3|psycopg)\b.*", ("store/", "migrations/")),
