@@ -2,10 +2,15 @@
 // storage exists only where there is arithmetic.
 #pragma once
 
+#include <math.h>
+
 #include <memory>
 
 #include <pk/sim/types.h>
 #include <pk/sim/worker.h>
+
+// As in CUDA's device library.
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 namespace pk {
 
