@@ -19,6 +19,8 @@ STARTUP_TRIALS = 8  # random points before TPE models the space
 ASK_TRIES = 32  # asks that may return an explored point before one is drawn at random
 EXPLORE_AT, POLISH_AT = 1, 2  # flat windows at which the tuner leaves TPE
 
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # or every new study is announced on stderr
+
 
 class Tuner:
     """Proposes each opening as it is, then points of the knob space until all are explored.
