@@ -1,8 +1,8 @@
 # `make demo` and `make test` work on a bare Debian 12 machine, as root or as a user with sudo: they install what they
 # need (scripts/bootstrap.sh). Everything lands in .venv and .pkforge; `make clean` removes both.
 
-# The interpreter .venv is made from. Debian's, because the sandbox runs candidates as a user who cannot enter a home
-# directory, where version managers put theirs.
+# The interpreter .venv is made from: the system's, so that it depends on no version manager in somebody's home directory,
+# which the sandbox would have to show to untrusted programs.
 PYTHON ?= /usr/bin/python3
 export PYTHON
 

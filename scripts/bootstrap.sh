@@ -7,12 +7,12 @@
 # System packages are installed only when something is missing. Python packages go into .venv, with the versions and
 # hashes of requirements/*.lock; a stamp in .venv makes the next run instant. Anything half-made is made again.
 set -euo pipefail
-umask 022 # the sandbox runs as another user, who must be able to read .venv
+umask 022 # the sandbox may run as another user, who must be able to read .venv
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 unset PYTHONPATH PYTHONHOME
 
 profile=${1:-server}
-python=${PYTHON:-/usr/bin/python3} # not a version manager's: the sandbox user cannot enter a home directory
+python=${PYTHON:-/usr/bin/python3} # why this one: see the Makefile
 venv=.venv
 
 say() { printf 'pkforge: %s\n' "$*" >&2; }
