@@ -15,22 +15,23 @@ MAX_SOURCE_BYTES = 1 << 20
 MAX_FILES = 32
 MAX_KNOBS = 64
 MAX_KNOB_VALUES = 256
+MAX_DECLARATION = 8192
 KNOB_RANGE = 1 << 31
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _KNOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_INTEGER = r"[+-]?\s*(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)"
 _KNOB_CALL = re.compile(r"(?<![\w.>])knob\s*\(")
+# Groups take their surrounding blanks: next to a \s* they would backtrack on hostile input.
 _KNOB_ARGUMENTS = re.compile(
-    rf'\s*"(?P<name>[^"\\\n]*)"\s*,\s*(?P<default>{_INTEGER})\s*,'
-    rf"\s*\{{(?P<values>\s*{_INTEGER}\s*(?:,\s*{_INTEGER}\s*)*,?\s*)\}}\s*\)"
+    r'\s*"(?P<name>[^"\\\n]*)"\s*,(?P<default>[^,{}()]*),\s*\{(?P<values>[^{}()]*)\}\s*\)'
 )
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)")
 # Comments are blanked before knobs are looked for; strings are matched too, so that a "//" inside
 # one is not taken for a comment.
 _COMMENT_OR_STRING = re.compile(
     r"""(?P<comment>//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z))"""
-    r"""|(?P<raw>R"(?P<tag>[^()\\\s]{0,16})\(.*?\)(?P=tag)")"""
-    r"""|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'""",
+    r"""|(?P<raw>R"(?P<tag>[^()\\\s]{0,16})\(.*?(?:\)(?P=tag)"|\Z))"""
+    r"""|"(?:\\.|[^"\\\n])*+"?|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*+'?""",
     re.DOTALL,
 )
 
@@ -126,8 +127,10 @@ def declared_knobs(source: str) -> tuple[Knob, ...]:
     """
     code = _COMMENT_OR_STRING.sub(_blank, source)
     knobs: dict[str, Knob] = {}
+    line, counted = 1, 0
     for call in _KNOB_CALL.finditer(code):
-        where = f"{MAIN_FILE['pk']}:{code.count(chr(10), 0, call.start()) + 1}"
+        line, counted = line + code.count("\n", counted, call.start()), call.start()
+        where = f"{MAIN_FILE['pk']}:{line}"
         knob = _parse_knob(code, call.end(), where)
         if knobs.setdefault(knob.name, knob) != knob:
             raise CandidateError(
@@ -233,8 +236,13 @@ def _validate_knobs(candidate: Candidate) -> None:
 
 
 def _parse_knob(code: str, position: int, where: str) -> Knob:
-    arguments = _KNOB_ARGUMENTS.match(code, position)
-    if arguments is None:
+    arguments = _KNOB_ARGUMENTS.match(code, position, position + MAX_DECLARATION)
+    default = _integer(arguments["default"]) if arguments else None
+    texts = arguments["values"].split(",") if arguments else []
+    if texts and not texts[-1].strip():
+        texts.pop()
+    values = tuple(value for value in map(_integer, texts) if value is not None)
+    if arguments is None or default is None or not values or len(values) != len(texts):
         raise CandidateError(
             "this knob declaration cannot be read",
             where=where,
@@ -242,10 +250,7 @@ def _parse_knob(code: str, position: int, where: str) -> Knob:
             "all of them literals",
         )
     name = arguments["name"]
-    default = _integer(arguments["default"])
-    values = tuple(_integer(text) for text in arguments["values"].split(",") if text.strip())
-    problem = _knob_problem(name, default, values)
-    if problem:
+    if problem := _knob_problem(name, default, values):
         raise CandidateError(f"knob {name!r}: {problem[0]}", where=where, fix=problem[1])
     return Knob(name, default, values)
 
@@ -264,12 +269,17 @@ def _knob_problem(name: str, default: int, values: tuple[int, ...]) -> tuple[str
     return None
 
 
-def _integer(text: str) -> int:
-    digits = text.replace("'", "").replace(" ", "").strip().lower()
-    if "0x" in digits:
-        return int(digits, 16)
-    octal = len(digits.lstrip("+-")) > 1 and digits.lstrip("+-").startswith("0")
-    return int(digits, 8) if octal and "8" not in digits and "9" not in digits else int(digits)
+def _integer(text: str) -> int | None:
+    """The value of a C++ integer literal of at most 16 digits, None for anything else."""
+    digits = "".join(text.split()).replace("'", "").lower()
+    if len(digits) > 16 or not _INTEGER.fullmatch(digits):
+        return None
+    sign, digits = (-1, digits[1:]) if digits[0] == "-" else (1, digits.lstrip("+"))
+    if digits.startswith("0x"):
+        return sign * int(digits, 16)
+    if len(digits) > 1 and digits[0] == "0":
+        return None if set(digits) & {"8", "9"} else sign * int(digits, 8)
+    return sign * int(digits)
 
 
 def _blank(match: re.Match[str]) -> str:

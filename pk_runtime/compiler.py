@@ -29,7 +29,7 @@ COMPILE_WALL_S = 60.0
 COMPILE_MEMORY_BYTES = 4 << 30
 COMPILE_FILE_BYTES = 256 << 20
 ENGINE_WALL_S = 300.0
-LIMITS = Limits(COMPILE_WALL_S, COMPILE_MEMORY_BYTES, file_bytes=COMPILE_FILE_BYTES)
+COMPILE_LIMITS = Limits(COMPILE_WALL_S, COMPILE_MEMORY_BYTES, file_bytes=COMPILE_FILE_BYTES)
 
 # -H lists the headers that are opened: a log that quotes a foreign file is thrown away.
 GCC_MESSAGES = ("-fno-diagnostics-show-caret", "-fdiagnostics-color=never", "-fmessage-length=0")
@@ -61,9 +61,12 @@ class Compiler:
     only this machine's owner can.
     """
 
-    def __init__(self, cache: Path, executor: Executor | None = None) -> None:
+    def __init__(
+        self, cache: Path, executor: Executor | None = None, limits: Limits = COMPILE_LIMITS
+    ) -> None:
         self.cache = BuildCache(cache)
         self.executor: Executor = executor or LocalExecutor()
+        self.limits = limits
 
     def simulator(self, candidate: Candidate) -> Path:
         """The simulator's executable of a pk candidate."""
@@ -82,7 +85,7 @@ class Compiler:
             self._compile(candidate, argv, (engine, INCLUDE), (tool,), "program", folder)
             (folder / "program").chmod(0o755)
 
-        return self.cache.get(key, build, COMPILE_WALL_S) / "program"
+        return self.cache.get(key, build, self.limits.wall_s) / "program"
 
     def cubin(self, candidate: Candidate) -> Path:
         """The sm_90a machine code of a pk or cuda candidate; `kernel.log` lies beside it."""
@@ -102,7 +105,7 @@ class Compiler:
             ptxas = [line for line in log.splitlines() if line.startswith(("ptxas info", "    "))]
             (folder / "kernel.log").write_text("\n".join(ptxas), encoding="utf-8")
 
-        return self.cache.get(key, build, COMPILE_WALL_S) / "kernel.cubin"
+        return self.cache.get(key, build, self.limits.wall_s) / "kernel.cubin"
 
     def engine(self) -> Path:
         """The simulator's engine as a static library, built on first use."""
@@ -128,9 +131,9 @@ class Compiler:
             _write_files(workdir, candidate.files)
             workdir.chmod(0o777)  # an isolating executor may run the compiler as another user
             env = {"PATH": search_path(*tools), "LC_ALL": "C", "TMPDIR": "."}
-            done = self.executor.run(Command(argv, workdir, read_only, env, LIMITS))
+            done = self.executor.run(Command(argv, workdir, read_only, env, self.limits))
             log = done.stderr.decode(errors="replace")
-            _check(done, log, tree)
+            _check(done, log, tree, self.limits)
             output = workdir / result
             if output.is_symlink() or not output.is_file():
                 raise ToolchainError(f"{argv[0]} reported success but wrote no {result}")
@@ -138,13 +141,13 @@ class Compiler:
         return log
 
 
-def _check(done: Completed, log: str, tree: SourceTree) -> None:
+def _check(done: Completed, log: str, tree: SourceTree, limits: Limits) -> None:
     """Raises BuildError unless a compiler run is good; never quotes a file of the machine."""
     if done.exceeded is None and (foreign := foreign_headers(log, tree)):
         raise BuildError(tuple(_foreign(name, tree) for name in dict.fromkeys(foreign)))
     if done.ok:
         return
-    if message := _exhausted(done, log):
+    if message := _exhausted(done, log, limits):
         raise BuildError((Diagnostic(tree.main, 0, 0, "error", message),))
     if diagnostics := parse(log, tree):
         raise BuildError(diagnostics)
@@ -154,18 +157,18 @@ def _check(done: Completed, log: str, tree: SourceTree) -> None:
     )
 
 
-def _exhausted(done: Completed, log: str) -> str:
+def _exhausted(done: Completed, log: str, limits: Limits) -> str:
     """What to tell the author when the compiler ran out of something, else nothing."""
     if done.exceeded == "wall":
         return (
-            f"compiling took more than {COMPILE_WALL_S:.0f} s and was stopped: reduce template "
+            f"compiling took more than {limits.wall_s:g} s and was stopped: reduce template "
             "recursion, constexpr loops or unrolling"
         )
     killed = "Killed signal terminated" in log or "(program cc1plus)" in log
     if done.exceeded == "memory" or killed or "out of memory allocating" in log:
         return (
-            f"compiling took more than {COMPILE_MEMORY_BYTES >> 30} GiB of memory and was stopped: "
-            "reduce template recursion, large constant arrays or unrolling"
+            f"compiling took more than {limits.memory_bytes / (1 << 30):.3g} GiB of memory and was "
+            "stopped: reduce template recursion, large constant arrays or unrolling"
         )
     if done.exceeded == "output":
         return "the compiler printed more than it may: reduce #warning and template recursion"

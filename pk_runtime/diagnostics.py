@@ -5,6 +5,7 @@ line of the candidate that led to it, with the place in the header kept as a not
 and snippets are dropped; and paths of this machine never appear.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from pathlib import Path
 MAX_ERRORS = 10
 MAX_NOTES = 4
 MAX_MESSAGE = 500
+# Hostile source can make a compiler print anything: what is looked at is bounded.
+MAX_LINES, MAX_LINE = 20_000, 4_000
 
 _GCC_HEADER = re.compile(r"(?P<file>[^:\n]+): (?P<text>(?:In|At) .*):$")
 _GCC_LOCATED = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)?(?P<rest>.*)$")
@@ -37,7 +40,7 @@ _EDG_FRAME = re.compile(
     r"(?P<text>instantiation of .*?) at line (?P<line>\d+)(?: of (?P<file>\S+))?"
 )
 _EDG_DETAIL = re.compile(r" {8,}(?P<text>(?:argument|object|operand) types? (?:is|are): .*)$")
-_PTXAS = re.compile(r"ptxas (?P<where>.*?)\s*(?:error|fatal)\s*: (?P<message>.*)$")
+_PTXAS = re.compile(r"ptxas (?P<where>.*?)(?:error|fatal) *: (?P<message>.*)$")
 _HEADER_TRACE = re.compile(r"[.!x]+ (?P<path>\S.*)$")
 _ERRORS = frozenset(
     {"error", "fatal error", "sorry, unimplemented", "internal compiler error"}
@@ -97,7 +100,7 @@ class SourceTree:
         message = message.replace("std::__cxx11::", "std::")
         message = message.replace("basic_string<char>", "string")
         message = re.sub(r" \[with [^\[\]]{120,}\]", "", message)
-        message = " ".join(message.split())
+        message = "".join(c for c in " ".join(message.split()) if c.isprintable())
         return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
     def line_of(self, symbol: str) -> int:
@@ -133,8 +136,8 @@ def parse(log: str, tree: SourceTree) -> tuple[Diagnostic, ...]:
     Empty if the text holds no error that is understood.
     """
     parser = _Parser(tree)
-    for line in log.splitlines():
-        parser.feed(line)
+    for line in itertools.islice(log.split("\n"), MAX_LINES):
+        parser.feed(line[:MAX_LINE])
     diagnostics: list[Diagnostic] = []
     seen: set[str] = set()
     for finding in parser.findings:
@@ -258,7 +261,7 @@ class _Parser:
 
     def other(self, line: str) -> bool:
         if match := _PTXAS.match(line):
-            generated = re.search(r"line (\d+);?$", match["where"])
+            generated = re.search(r"line (\d+);? *$", match["where"])
             where = f" (line {generated[1]} of the generated PTX)" if generated else ""
             if "aborted due to errors" not in match["message"]:
                 message = f"ptxas: {match['message']}{where}"

@@ -1,0 +1,90 @@
+"""The modelled baseline against everything that was measured."""
+
+import pytest
+
+from pk_runtime.baseline import BaselineWork, baseline_us, collective_us, gemm_us
+from pk_runtime.sheet import Sheet, SheetError, load_sheet
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def sheet() -> Sheet:
+    return load_sheet("h200x4")
+
+
+def test_the_gemm_model_meets_every_measured_gemm(sheet: Sheet) -> None:
+    for m, n, k, measured in sheet.gemms.m_n_k_us:
+        assert gemm_us(m, n, k, sheet) == pytest.approx(measured, rel=0.05), (m, n, k)
+
+
+@pytest.mark.parametrize(
+    ("work", "measured_us"),
+    [
+        (BaselineWork((8192, 8192, 2048), "reduce_scatter", 32 * MIB), 718),
+        (BaselineWork((8192, 2048, 8192), "all_gather", 32 * MIB), 688),
+        (BaselineWork((8192, 8192, 2048), "all_reduce", 128 * MIB), 981),
+        (BaselineWork((4096, 4096, 1024), "reduce_scatter", 8 * MIB), 161.6),
+        (BaselineWork((4096, 1024, 4096), "all_gather", 8 * MIB), 156.2),
+        (BaselineWork((16384, 16384, 4096), "reduce_scatter", 128 * MIB), 4171),
+        (BaselineWork((16384, 4096, 16384), "all_gather", 128 * MIB), 4175),
+    ],
+)
+def test_the_sum_meets_what_was_measured_as_a_whole(
+    sheet: Sheet, work: BaselineWork, measured_us: float
+) -> None:
+    assert baseline_us(work, sheet) == pytest.approx(measured_us, rel=0.05)
+
+
+def test_collectives_are_exact_where_they_were_measured(sheet: Sheet) -> None:
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        for size, us in sheet.collective(op).bytes_us:
+            assert collective_us(op, int(size), sheet) == pytest.approx(us)
+
+
+def test_collectives_beyond_the_table(sheet: Sheet) -> None:
+    smallest = sheet.collective("all_reduce").bytes_us[0]
+    assert collective_us("all_reduce", 16, sheet) == smallest[1]
+    large = collective_us("all_reduce", 512 * MIB, sheet)
+    assert large == pytest.approx(2 * collective_us("all_reduce", 256 * MIB, sheet))
+
+
+def test_more_work_never_takes_less_time(sheet: Sheet) -> None:
+    sizes = [2**e for e in range(3, 32)]
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        times = [collective_us(op, size, sheet) for size in sizes]
+        assert times == sorted(times)
+    gemms = [gemm_us(d, d, d, sheet) for d in (16, 64, 256, 1024, 2048, 4096, 8192, 16384)]
+    assert gemms == sorted(gemms)
+
+
+def test_a_gemm_is_never_faster_than_its_memory_or_the_peak(sheet: Sheet) -> None:
+    for m, n, k in ((64, 7168, 4608), (16, 16, 65536), (8192, 8192, 64), (128, 256, 64)):
+        time = gemm_us(m, n, k, sheet)
+        assert time > 2 * (m * k + k * n + m * n) / (sheet.peaks.hbm_gb_per_s * 1e3)
+        assert time > 2e-6 * m * n * k / sheet.peaks.bf16_tflops
+
+
+def test_work_without_a_part_is_the_other_part(sheet: Sheet) -> None:
+    gemm = BaselineWork((8192, 8192, 2048), None, 0)
+    collective = BaselineWork(None, "all_reduce", 128 * MIB)
+    both = BaselineWork((8192, 8192, 2048), "all_reduce", 128 * MIB)
+    assert baseline_us(gemm, sheet) + baseline_us(collective, sheet) == baseline_us(both, sheet)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        BaselineWork(None, None, 0),
+        BaselineWork((0, 8, 8), None, 0),
+        BaselineWork(None, "all_reduce", 0),
+    ],
+)
+def test_no_work_is_refused(sheet: Sheet, work: BaselineWork) -> None:
+    with pytest.raises(ValueError, match=r"nothing to do|needs a gemm"):
+        baseline_us(work, sheet)
+
+
+def test_an_unknown_collective_is_refused(sheet: Sheet) -> None:
+    with pytest.raises(SheetError, match="no table for 'gossip'"):
+        baseline_us(BaselineWork(None, "gossip", 1), sheet)

@@ -1,0 +1,29 @@
+"""Targets: parsing, printing and what an unknown one says."""
+
+import pytest
+
+from pk_runtime.target import TargetError, all_targets, parse_target
+
+
+def test_every_target_prints_as_it_is_parsed() -> None:
+    assert [str(target) for target in all_targets()] == ["sim:h200x4", "cuda:h200x4"]
+    for target in all_targets():
+        assert parse_target(str(target)) == target
+        assert target.world_size == target.sheet.world_size == 4
+
+
+def test_times_are_simulated_or_measured() -> None:
+    assert [target.timing_kind for target in all_targets()] == ["simulated", "measured"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sim", "sim:", "h200x4", "sim:h100", "SIM:h200x4", "sim:../x"]
+)
+def test_an_unknown_target_lists_the_known_ones(text: str) -> None:
+    with pytest.raises(TargetError, match="Known targets: sim:h200x4, cuda:h200x4"):
+        parse_target(text)
+
+
+def test_a_near_miss_is_suggested() -> None:
+    with pytest.raises(TargetError, match="Did you mean 'sim:h200x4'"):
+        parse_target("sim:h200x8")
