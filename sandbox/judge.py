@@ -1,0 +1,272 @@
+"""The judge: scans, builds, checks and times one candidate, and says what it found.
+
+The candidate is compiled and run by the executor, in its sandbox; everything that decides (seeds,
+reference, golden, comparison, verdict) stays in this process. Whatever fails on this side becomes
+`infra_error` and is never blamed on the candidate.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pk_runtime.candidate import Candidate, CandidateError, resolved_knobs, validate
+from pk_runtime.compiler import Compiler
+from pk_runtime.execution import ExecutionError, Executor
+from pk_runtime.simulator import Simulator
+from pk_runtime.target import Target
+from pk_runtime.toolchain import gxx
+from problems.description import Description
+from problems.errors import ProblemError, UnknownShape
+from problems.hosting import ProblemHost
+from sandbox.isolation import Capabilities
+from sandbox.problem_host import CustomProblem, ProblemSource, digest_of, open_host
+from sandbox.rules import scan
+from sandbox.stages import StageFailed
+from sandbox.stages.bench import Bench
+from sandbox.stages.build import build
+from sandbox.stages.check import Check, plan
+from sandbox.verdict import Depth, Stage, Status, Timing, Verdict
+
+JUDGE_VERSION = "1"
+Progress = Callable[[str, dict[str, Any]], None]
+
+_SHOWN_VIOLATIONS = 20
+_DIGEST = 16
+
+
+class TargetNotAvailable(ValueError):  # noqa: N818 - names the state of the machine
+    """This machine cannot judge on that target; the message says what to use instead."""
+
+
+class Judge:
+    """Judges candidates one after the other; any number of judges may share a cache.
+
+    `cache` holds build results and, per process, one folder for running programs. The executor
+    runs everything that is not trusted; a `sandbox.isolation` executor also says what it enforces.
+    """
+
+    def __init__(self, *, cache: Path, executor: Executor) -> None:
+        self._executor = executor
+        self._workspace = cache.absolute() / "runs" / str(os.getpid())
+        _remove_abandoned(self._workspace.parent)
+        self._compiler = Compiler(cache.absolute() / "build", executor)
+        self._simulator = Simulator(executor, self._workspace)
+
+    def host(self, problem: ProblemSource) -> ProblemHost:
+        """Where the problem's code runs; also for describing and linting a custom problem."""
+        return open_host(problem, self._executor, self._workspace)
+
+    def evaluate(
+        self,
+        candidate: Candidate,
+        problem: ProblemSource,
+        target: Target,
+        *,
+        shapes: Sequence[str] | None = None,
+        seed: int | None = None,
+        depth: Depth = "full",
+        progress: Progress | None = None,
+    ) -> Verdict:
+        """The verdict on a candidate. `shapes` are those to time, by default every bench shape.
+
+        `seed` repeats an earlier verdict; by default it is drawn and told only in the verdict.
+        `progress(stage, detail)` is called before each step; what it raises ends the judgement.
+
+        Raises TargetNotAvailable, UnknownShape, and ProblemError if a custom problem's file is
+        at fault: all of them mistakes of the caller, not verdicts.
+        """
+        if target.backend != "sim":
+            raise TargetNotAvailable(
+                f"{target} needs GPUs, and there is no GPU back end on this machine. "
+                f"Use sim:{target.sheet.name}."
+            )
+        report = _Guarded(progress)
+        draft = _Draft(candidate, target, depth, secrets.randbits(63) if seed is None else seed)
+        try:
+            host = self.host(problem)
+            description = host.describe(target.world_size)
+            names = _shapes_to_time(description, shapes)
+        except ExecutionError as error:
+            return self._verdict(draft, problem, None, "infra_error", "scan", _infra(error), ())
+        try:
+            evidence, timings = self._stages(draft, host, description, names, report)
+        except StageFailed as failed:
+            return self._verdict(
+                draft, problem, description, failed.status, failed.stage, failed.evidence, ()
+            )
+        except Exception as error:
+            if error is report.raised:
+                raise
+            stage = report.stage
+            return self._verdict(draft, problem, description, "infra_error", stage, _infra(error))
+        return self._verdict(draft, problem, description, "correct", "done", evidence, timings)
+
+    def _stages(
+        self,
+        draft: "_Draft",
+        host: ProblemHost,
+        description: Description,
+        shapes: Sequence[str],
+        report: "_Guarded",
+    ) -> tuple[dict[str, Any], tuple[Timing, ...]]:
+        report("scan", {})
+        _scan(draft.candidate)
+        report("build", {})
+        program = build(self._compiler, draft.candidate)
+        target = draft.target
+        check = Check(program, self._simulator, host, target.sheet, draft.seed, report)
+        small_first = [shape.name for shape in description.shapes if shape.kind == "check"]
+        evidence = check.run(plan(draft.depth, small_first, target.world_size))
+        bench = Bench(program, self._simulator, target.sheet, report)
+        return evidence, bench.run(description, shapes)
+
+    def _verdict(
+        self,
+        draft: "_Draft",
+        problem: ProblemSource,
+        description: Description | None,
+        status: Status,
+        stage: Stage,
+        evidence: Mapping[str, Any],
+        timings: tuple[Timing, ...] = (),
+    ) -> Verdict:
+        if description is not None:
+            name = description.slug
+        else:
+            name = "custom" if isinstance(problem, CustomProblem) else problem.slug
+        return Verdict(
+            status=status,
+            stage=stage,
+            problem=name,
+            target=str(draft.target),
+            language=draft.candidate.language,
+            candidate=draft.candidate.digest(),
+            depth=draft.depth,
+            seed=draft.seed,
+            evidence=dict(evidence),
+            timings=timings,
+            knobs=_knobs(draft.candidate),
+            isolation=self._isolation(),
+            versions=self._versions(problem, draft.target),
+        )
+
+    def _isolation(self) -> dict[str, Any]:
+        capabilities = getattr(self._executor, "capabilities", None)
+        if capabilities is None:
+            return Capabilities(backend=self._executor.name, isolated=False).to_dict()
+        found: Capabilities = capabilities()
+        return found.to_dict()
+
+    def _versions(self, problem: ProblemSource, target: Target) -> dict[str, str]:
+        sheet = json.dumps(dataclasses.asdict(target.sheet), sort_keys=True).encode()
+        versions = {
+            "pkforge": _own_version(),
+            "judge": JUDGE_VERSION,
+            "problem": digest_of(problem)[:_DIGEST],
+            "sheet": f"{target.sheet.name}@{hashlib.sha256(sheet).hexdigest()[:_DIGEST]}",
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        }
+        try:
+            versions["compiler"] = gxx().version
+            versions["simulator"] = self._compiler.engine().parent.name[:_DIGEST]
+        except Exception as error:  # noqa: BLE001 - a verdict is still worth having without them
+            versions["compiler"] = f"unavailable: {type(error).__name__}"
+        return versions
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """What is known of a verdict before the first stage."""
+
+    candidate: Candidate
+    target: Target
+    depth: Depth
+    seed: int
+
+
+class _Guarded:
+    """The caller's progress function; remembers the stage, and what the function raised."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.raised: Exception | None = None
+        self.stage: Stage = "scan"
+
+    def __call__(self, stage: str, detail: dict[str, Any]) -> None:
+        self.stage = stage  # type: ignore[assignment]
+        if self._progress is None:
+            return
+        try:
+            self._progress(stage, detail)
+        except Exception as error:
+            self.raised = error
+            raise
+
+
+def _scan(candidate: Candidate) -> None:
+    try:
+        validate(candidate)
+    except CandidateError:
+        return  # the build stage says it, as a diagnostic
+    violations = scan(candidate)
+    if violations:
+        first = violations[0]
+        more = f" ({len(violations) - 1} more)" if len(violations) > 1 else ""
+        summary = (
+            f"The kernel uses what a kernel may not. {first.file} line {first.line}, "
+            f"{first.token!r}: {first.why}. {first.instead}.{more}"
+        )
+        shown = [violation.to_json() for violation in violations[:_SHOWN_VIOLATIONS]]
+        raise StageFailed("scan", "rejected", {"summary": summary, "violations": shown})
+
+
+def _shapes_to_time(description: Description, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """The names asked for, each of which must exist; every bench shape if none are."""
+    if asked:
+        return tuple(dict.fromkeys(description.shape(name).name for name in asked))
+    names = tuple(shape.name for shape in description.shapes if shape.kind == "bench")
+    if not names:
+        known = [shape.name for shape in description.shapes]
+        raise UnknownShape(description.slug, "bench", known)
+    return names
+
+
+def _knobs(candidate: Candidate) -> dict[str, int]:
+    try:
+        return resolved_knobs(candidate)
+    except CandidateError:
+        return dict(candidate.knobs)
+
+
+def _infra(error: Exception) -> dict[str, Any]:
+    what = "the problem's code failed" if isinstance(error, ProblemError) else "the judge failed"
+    return {
+        "summary": f"No verdict on the candidate: {what}: {error}",
+        "fault": type(error).__name__,
+    }
+
+
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("pkforge")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what judges that were killed left behind."""
+    for entry in folder.glob("*") if folder.is_dir() else ():
+        if entry.name.isdecimal() and not Path("/proc", entry.name).exists():
+            shutil.rmtree(entry, ignore_errors=True)

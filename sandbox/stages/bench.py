@@ -1,0 +1,126 @@
+"""The bench stage on simulated targets: predicted time, baseline and roofline of each shape.
+
+Timing mode computes nothing, so nothing can be compared there. Two things keep the times honest:
+none may be below the roofline, and the run must do at least the work that the operator needs.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pk_runtime.baseline import SOURCE, baseline_us
+from pk_runtime.sheet import Sheet
+from pk_runtime.simulator import Simulator, TensorSpec, TimingRun
+from problems.description import Description, ShapeInfo
+from problems.roofline import Roofline, roofline_of
+from sandbox.stages import StageFailed
+from sandbox.stages.diagnosis import bounded, failure
+from sandbox.verdict import Timing
+
+Progress = Callable[[str, dict[str, Any]], None]
+
+# The engine counts in floating point, and rounds transfers to whole tiles only upwards.
+_SLACK = 0.999
+_WALL_S = 60.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One program to be timed on one hardware sheet."""
+
+    program: Path
+    simulator: Simulator
+    sheet: Sheet
+    progress: Progress
+
+    def run(self, description: Description, shapes: Sequence[str]) -> tuple[Timing, ...]:
+        """The timing of each shape; StageFailed if a run fails or is too good to be true."""
+        return tuple(self._shape(description, description.shape(name)) for name in shapes)
+
+    def _shape(self, description: Description, shape: ShapeInfo) -> Timing:
+        self.progress("bench", {"shape": shape.name})
+        world_size = description.world_size
+        run = self.simulator.timing(
+            self.program,
+            inputs=_specs(shape.inputs),
+            outputs=_specs(shape.outputs),
+            world_size=world_size,
+            sheet=self.sheet,
+            wall_s=_WALL_S,
+        )
+        where = f"timing shape {shape.name} on {world_size} ranks"
+        if run.outcome != "finished" or run.bottleneck is None:
+            outcome = "fault" if run.outcome == "finished" else run.outcome
+            status, evidence = failure(outcome, run.diagnosis, where)
+            raise StageFailed("bench", status, {**evidence, "shape": shape.name})
+        roof = roofline_of(shape.costs, description.peak, self.sheet)
+        self._must_be_physical(run, shape, roof, where)
+        baseline = baseline_us(shape.costs.baseline, self.sheet)
+        return Timing(
+            shape=shape.name,
+            kind="simulated",
+            candidate_us=run.time_us,
+            baseline_us=baseline,
+            speedup=baseline / run.time_us,
+            roofline_us=roof.us,
+            roofline_fraction=roof.us / run.time_us,
+            bottleneck=run.bottleneck.name,
+            detail={
+                "bottleneck": bounded(run.bottleneck.to_json()),
+                "roofline": {"binding": roof.binding, "terms_us": dict(roof.terms_us)},
+                "baseline": SOURCE,
+                "dims": dict(shape.dims),
+            },
+        )
+
+    def _must_be_physical(
+        self, run: TimingRun, shape: ShapeInfo, roof: Roofline, where: str
+    ) -> None:
+        """Refuses a time below the roofline, and a run that leaves out work."""
+        evidence: dict[str, Any] = {
+            "shape": shape.name,
+            "candidate_us": run.time_us,
+            "roofline_us": roof.us,
+            "binding": roof.binding,
+        }
+        if run.time_us < roof.us * _SLACK:
+            summary = (
+                f"{run.time_us:.3f} us is below the roofline of {roof.us:.3f} us, which "
+                f"{roof.binding} alone takes ({where}): the kernel leaves out work at this shape."
+            )
+            raise StageFailed("bench", "rejected", {"summary": summary, **evidence})
+        for name, done, needed in _work(run.diagnosis, shape):
+            if done < needed * _SLACK:
+                summary = (
+                    f"At {where} the kernel does {done:.4g} {name} on its busiest rank, and the "
+                    f"operator needs {needed:.4g}: it leaves out work at this shape."
+                )
+                raise StageFailed("bench", "rejected", {
+                    "summary": summary, **evidence, "work": name, "done": done, "needed": needed,
+                })  # fmt: skip
+
+
+def _work(report: Mapping[str, Any], shape: ShapeInfo) -> list[tuple[str, float, float]]:
+    """(what, amount done, least amount) of the busiest rank, as the engine counted it."""
+    ranks = [rank for rank in report.get("ranks", ()) if isinstance(rank, Mapping)]
+    links = ("link_out_bytes", "link_in_bytes")
+    moved = max((_figure(rank, name) for rank in ranks for name in links), default=0.0)
+    flops = max((_figure(rank, "flops") for rank in ranks), default=0.0)
+    wanted = shape.costs.baseline.gemm
+    needed = 0.0 if wanted is None else min(shape.costs.flops, 2.0 * math.prod(wanted))
+    return [
+        ("bytes over NVLink", moved, shape.costs.nvlink_bytes),
+        ("floating-point operations", flops, needed),
+    ]
+
+
+def _figure(rank: Mapping[str, Any], name: str) -> float:
+    value = rank.get(name)
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if usable and math.isfinite(value) else 0.0  # type: ignore[arg-type]
+
+
+def _specs(specs: Mapping[str, Any]) -> list[TensorSpec]:
+    return [TensorSpec(name, spec.shape, spec.dtype) for name, spec in specs.items()]
