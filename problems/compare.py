@@ -5,6 +5,7 @@ skipped, cast or cut short.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -62,7 +63,7 @@ class Checker:
             return False
         assert isinstance(results, Sequence)
         return all(
-            rule.errors(results[rank][name]).ok
+            rule.accepts(results[rank][name])
             for rank, rules in enumerate(self._rules)
             for name, rule in rules.items()
         )
@@ -137,18 +138,14 @@ class Checker:
         index = _first(bad)
         expected, seen = _value(rule.expected()[index]), _value(result[index])
         fraction = float(bad.double().mean())
-        words = {
-            "nan": "NaN or infinite; outputs start as NaN, so these were never written, or they "
-            "were computed from something that was not",
-            "scale": f"every element is {factor or 0:.4g} times what it should be",
-        }
         parts = [
             f"{100 * fraction:.3g} % of the elements are wrong, {region.text}",
             f"first at {name}[{', '.join(map(str, index))}]: expected {expected:.6g}, "
             f"seen {seen:.6g}",
-            f"largest error {errors.max_error:.3g}, limit {errors.max_limit:.3g}",
+            *_sizes(errors, rule),
+            *_remarks(kind, factor),
         ]
-        text = "; ".join([*parts, words[kind]] if kind in words else parts) + "."
+        text = "; ".join(parts) + "."
         owner = region.owners[0] if len(region.owners) == 1 else None
         return Finding(
             kind, name, rank, text, region.text, fraction, index, expected, seen,
@@ -212,6 +209,29 @@ def _imprecise(rank: int, name: str, errors: Errors) -> Finding:
         "precision", name, rank, text, fraction_bad=0.0,
         max_abs=errors.max_error, limit=errors.max_limit,
     )  # fmt: skip
+
+
+def _sizes(errors: Errors, rule: Rule) -> list[str]:
+    """How wrong it is, in words."""
+    if rule.tolerance == "T0":
+        return ["the result must be bit-exact"]
+    if not math.isfinite(errors.max_error):
+        return []
+    return [f"largest error {errors.max_error:.3g}, limit {errors.max_limit:.3g}"]
+
+
+def _remarks(kind: FindingKind, factor: float | None) -> list[str]:
+    """What a kind of mistake says by itself."""
+    if kind == "nan":
+        return [
+            "NaN or infinite: outputs start as NaN, so these elements were never written, or they "
+            "were computed from something that was not"
+        ]
+    if kind == "scale" and factor is not None:
+        return [f"every element is {factor:.4g} times what it should be"]
+    if kind == "scattered":
+        return ["no region stands out: look for a race, or for too many roundings"]
+    return []
 
 
 def _factor(rule: Rule, result: Tensor) -> float | None:

@@ -18,6 +18,7 @@ from problems.compare import Checker, changed_inputs, input_digests
 from problems.contract import Problem, Shape, Tensors
 from problems.defects import Defect, fit
 from problems.errors import ProblemError, blamed
+from problems.exact import golden_of
 from problems.fields import Fields
 from problems.ranks import Run, run
 from problems.validation import breaches
@@ -156,8 +157,9 @@ class _Case:
         self.seed = seed
         self.tally = tally
         self.inputs = self._draw(seed)
+        self.others = self._draw(seed + 1)
         self.honest = self._run(self.inputs)
-        self.golden = problem.golden(self.inputs)
+        self.golden = golden_of(problem, self.inputs)
         self.checker = Checker(problem, self.golden, self.honest.outputs)
 
     def examine(self) -> None:
@@ -260,7 +262,7 @@ class _Case:
         yield "mean", mean, "the result hardly varies; its mean is good enough."
         yield from self._copies()
         yield from self._silent()
-        previous = self._run(self._draw(self.seed + 1)).outputs
+        previous = self._run(self.others).outputs
         yield "previous", previous, "the output of the call before is right; it ignores the seed."
         yield from self._stale()
 
@@ -286,13 +288,12 @@ class _Case:
 
     def _stale(self) -> Iterator[tuple[str, object, str]]:
         """The reference with one input from another seed."""
-        other = self._draw(self.seed + 1)
         if len(self.problem.input_names) < 2:
             return
         for name in self.problem.input_names:
             mixed = [
                 {**mine, name: theirs[name]}
-                for mine, theirs in zip(self.inputs, other, strict=True)
+                for mine, theirs in zip(self.inputs, self.others, strict=True)
             ]
             meaning = f"input {name!r} has no influence on the result."
             yield f"without_input:{name}", self._run(mixed).outputs, meaning

@@ -1,6 +1,7 @@
 """What a comparison says: findings per output and rank, and their summary in plain English."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -11,6 +12,7 @@ FindingKind = Literal[
     "missing", "shape", "dtype", "nan", "stale", "scale", "precision",
     "all_wrong", "peer_slice", "boundary", "row_band", "tile", "scattered",
 ]  # fmt: skip
+MAX_SENTENCES = 4
 STRUCTURE: frozenset[FindingKind] = frozenset({"missing", "shape", "dtype"})
 
 
@@ -84,21 +86,51 @@ def summarize(
         return f"All outputs of all {world_size} ranks are right: {sizes}."
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
-        hit = finding.match.name if finding.match else None
-        groups.setdefault((finding.output, finding.kind, finding.region, hit), []).append(finding)
+        groups.setdefault((finding.output, finding.kind, _family(finding)), []).append(finding)
     sentences = [_sentence(group, world_size) for group in groups.values()]
-    shown = sentences[:4]
+    shown = sentences[:MAX_SENTENCES]
     if len(sentences) > len(shown):
-        shown.append(f"{len(sentences) - len(shown)} more findings are left out here.")
-    return " ".join([*shown, *_across_ranks(findings, world_size)])
+        shown.append(f"{len(sentences) - len(shown)} more kinds of mistake are left out here.")
+    return " ".join(shown)
 
 
 def _sentence(group: Sequence[Finding], world_size: int) -> str:
+    """A group of findings: the first in full, the ranks that share its form, and the cause."""
     first = group[0]
     if first.rank is None:
         return first.text
-    where = f"{first.output} on {_which_ranks([f.rank for f in group], world_size)}"
-    return f"{where}: {first.text}" + (f" {first.match.meaning}" if first.match else "")
+    alike = [f for f in group if f.region == first.region]
+    where = _which_ranks([f.rank for f in alike], world_size)
+    if len(alike) > 1:
+        where += f" (the numbers are those of rank {first.rank})"
+    parts = [f"{first.output} on {where}: {first.text}"]
+    if elsewhere := [f.rank for f in group if f.region != first.region]:
+        parts.append(f"The same, but elsewhere, on {_which_ranks(elsewhere, world_size)}.")
+    if first.match is not None:
+        parts.append(first.match.meaning)
+        if first.match.name.startswith("output_without"):
+            parts.append(_missing(group))
+    return " ".join(parts)
+
+
+def _missing(group: Sequence[Finding]) -> str:
+    """Whose fault it is that contributions are missing: the sender's or the receivers'."""
+    missed = {f.rank: f.match.rank for f in group if f.match is not None}
+    peers = sorted({rank for rank in missed.values() if rank is not None})
+    if len(missed) == 1:
+        return "Only this rank misses it: look at its wait and at its list of peers."
+    if len(peers) == 1:
+        return (
+            f"All these ranks miss rank {peers[0]}: look at what rank {peers[0]} stores and "
+            "signals, and where to."
+        )
+    listed = ", ".join(f"rank {rank} misses {peer}" for rank, peer in sorted(missed.items()))
+    return f"Different peers are missing ({listed}): look at the receivers' waits and peer lists."
+
+
+def _family(finding: Finding) -> str | None:
+    """The kind of known wrong answer, without the rank or input in its name."""
+    return None if finding.match is None else re.sub(r"(_rank_\d+|:.*)$", "", finding.match.name)
 
 
 def _which_ranks(ranks: Sequence[int | None], world_size: int) -> str:
@@ -106,21 +138,6 @@ def _which_ranks(ranks: Sequence[int | None], world_size: int) -> str:
         return f"all {world_size} ranks" if world_size > 1 else "the only rank"
     names = ", ".join(str(rank) for rank in ranks)
     return f"rank {names} of {world_size}" if len(ranks) == 1 else f"ranks {names} of {world_size}"
-
-
-def _across_ranks(findings: Sequence[Finding], world_size: int) -> list[str]:
-    """What the missing ranks have in common, if the same kind of answer was hit on all ranks."""
-    missing = {
-        finding.rank: finding.match.rank
-        for finding in findings
-        if finding.match and finding.match.name.startswith("output_without")
-    }
-    if len(missing) < world_size or world_size == 1:
-        return []
-    senders = set(missing.values())
-    if len(senders) == 1:
-        return [f"Every rank misses the same peer, rank {senders.pop()}: the sender is at fault."]
-    return ["The ranks miss different peers: the receiving side is at fault, not one sender."]
 
 
 def _plain(value: Any) -> Any:

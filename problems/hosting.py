@@ -4,6 +4,7 @@ Catalogue problems are trusted and run in-process (`InProcessHost`). Custom prob
 files; a sandbox runs `python -m problems.host` and reads its files with `problems.wire`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from problems.contract import Problem, Tensors
 from problems.controls import LintReport, lint
 from problems.description import Description, describe
 from problems.errors import ProblemError
+from problems.exact import golden_of
 from problems.ranks import run_ranks
 from problems.wrong_answers import WrongAnswer, bank, defective_outputs
 
@@ -29,10 +31,16 @@ class Materialized:
         self,
         defective: dict[str, list[Tensors]] | None = None,
         previous: list[Tensors] | None = None,
+        peer_dims: Mapping[str, int] | None = None,
     ) -> tuple[WrongAnswer, ...]:
         """The known wrong answers of this call, for `compare`; see `wrong_answers.bank`."""
         return bank(
-            self.inputs, self.golden, self.reference, defective=defective, previous=previous
+            self.inputs,
+            self.golden,
+            self.reference,
+            defective=defective,
+            previous=previous,
+            peer_dims=peer_dims,
         )
 
 
@@ -75,7 +83,7 @@ class InProcessHost:
         inputs = self._inputs(shape, world_size, seed)
         kept = [{name: tensor.clone() for name, tensor in rank.items()} for rank in inputs]
         reference = run_ranks(self.problem, kept if self.problem.mutates else inputs)
-        return Materialized(inputs, reference, self.problem.golden(inputs))
+        return Materialized(inputs, reference, golden_of(self.problem, inputs))
 
     def defective(self, shape: str, world_size: int, seed: int) -> dict[str, list[Tensors]]:
         """Outputs of the reference under communication defects, for the wrong-answer bank."""

@@ -59,26 +59,26 @@ def _slices(bad: Tensor, world_size: int, peer_dim: int | None, owners: tuple[in
     assert peer_dim is not None
     size = bad.shape[peer_dim] // world_size
     first, last = owners[0] * size, owners[0] * size + size - 1
-    which = f"index {first}" if first == last else f"indices {first} to {last}"
-    where = f"{which} of dimension {peer_dim}" if len(owners) == 1 else "whole parts"
-    return f"{where}: exactly the part of {_ranks(owners)}"
+    if len(owners) == 1:
+        which = f"index {first}" if first == last else f"indices {first} to {last}"
+        return f"{which} of dimension {peer_dim}: exactly the part of {_ranks(owners)}"
+    return f"exactly the parts of {_ranks(owners)} along dimension {peer_dim}"
 
 
 def _boundary(grid: Tensor) -> Region | None:
     """All wrong elements in the rows or columns left over after whole tiles."""
     rows, columns = grid.shape
     for edge in EDGES:
-        row, column = rows - rows % edge, columns - columns % edge
-        cuts = []
-        if 0 < row < rows and bool(grid[row:].any()):
-            cuts.append(f"rows {row} to {rows - 1} of {rows}")
-        if 0 < column < columns and bool(grid[:, column:].any()):
-            cuts.append(f"columns {column} to {columns - 1} of {columns}")
-        row = row if row > 0 else rows
-        column = column if column > 0 else columns
-        if cuts and not bool(grid[:row, :column].any()):
-            text = f"only {' and '.join(cuts)}: what remains after whole tiles of {edge}"
-            return Region("boundary", text)
+        row, column = rows - rows % edge or rows, columns - columns % edge or columns
+        last_rows = f"{_span('row', row, rows - 1)} of {rows}"
+        last_columns = f"{_span('column', column, columns - 1)} of {columns}"
+        for inner, text in (
+            (grid[:row], last_rows),
+            (grid[:, :column], last_columns),
+            (grid[:row, :column], f"{last_rows} and {last_columns}"),
+        ):
+            if inner.numel() < grid.numel() and not bool(inner.any()):
+                return Region("boundary", f"only {text}: what whole tiles of {edge} leave over")
     return None
 
 
@@ -106,8 +106,9 @@ def _tiles(grid: Tensor) -> Region | None:
     """Rectangles wrong, all else right: one box, or whole tiles of a grid."""
     top, bottom, left, right = _box(grid)
     if float(grid[top : bottom + 1, left : right + 1].float().mean()) >= DENSE:
-        size = f"{bottom - top + 1} x {right - left + 1}"
-        return Region("tile", f"one block of {size} elements, {_box_text(grid)}")
+        height, width = bottom - top + 1, right - left + 1
+        block = "one element" if height * width == 1 else f"one block of {height} x {width}"
+        return Region("tile", f"{block}, {_box_text(grid)}")
     for height, width in TILES:
         if grid.shape[0] < 2 * height and grid.shape[1] < 2 * width:
             continue
@@ -140,7 +141,12 @@ def _box(grid: Tensor) -> tuple[int, int, int, int]:
 
 def _box_text(grid: Tensor) -> str:
     top, bottom, left, right = _box(grid)
-    return f"rows {top} to {bottom}, columns {left} to {right} of {grid.shape[0]} x {grid.shape[1]}"
+    box = f"{_span('row', top, bottom)}, {_span('column', left, right)}"
+    return f"{box} of {grid.shape[0]} x {grid.shape[1]}"
+
+
+def _span(what: str, first: int, last: int) -> str:
+    return f"{what} {first}" if first == last else f"{what}s {first} to {last}"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from problems.contract import Problem, Tensors
 from problems.defects import Defect
@@ -54,7 +55,7 @@ def run(
     """As `run_ranks`, optionally with a communication defect, and with deadlines in seconds."""
     world_size = len(inputs)
     meeting = Meeting(world_size, rendezvous_s)
-    outputs: list[Tensors | None] = [None] * world_size
+    outputs: list[object] = [None] * world_size
     errors: list[Exception | None] = [None] * world_size
 
     def work(rank: int) -> None:
@@ -120,11 +121,16 @@ def _hint(error: Exception) -> str:
     return ""
 
 
-def _checked(problem: Problem, rank: int, outputs: Tensors | None) -> Tensors:
-    if not isinstance(outputs, dict) or set(outputs) != set(problem.output_names):
-        got = sorted(map(str, outputs)) if isinstance(outputs, dict) else type(outputs).__name__
-        raise ReferenceFailed(
-            f"The reference of {problem.slug!r} must return a dict with the tensors "
-            f"{', '.join(problem.output_names)}; on rank {rank} it returned {got}."
-        )
-    return outputs
+def _checked(problem: Problem, rank: int, outputs: object) -> Tensors:
+    """What a reference returned, if it is a dict of the named tensors."""
+    got = type(outputs).__name__
+    if isinstance(outputs, dict):
+        got = ", ".join(f"{name}: {type(value).__name__}" for name, value in outputs.items())
+        tensors = all(isinstance(value, Tensor) for value in outputs.values())
+        if tensors and set(outputs) == set(problem.output_names):
+            return outputs
+    raise ReferenceFailed(
+        f"The reference of {problem.slug!r} must return a dict with the tensors "
+        f"{', '.join(problem.output_names)}; on rank {rank} it returned {got or 'nothing'}.",
+        file=Path(inspect.getfile(type(problem))).name,
+    )

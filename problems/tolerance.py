@@ -88,6 +88,12 @@ class Rule:
             self.limit = self.golden.abs() * relative + absolute * rms
             self.rms_limit = None
 
+    def accepts(self, result: Tensor) -> bool:
+        """Whether a result of the right shape and dtype is right."""
+        if self.tolerance == "T0":
+            return not bool(_bits_differ(result, self.golden).any())
+        return self.errors(result).ok
+
     def errors(self, result: Tensor) -> Errors:
         """Judge a result of the right shape and dtype."""
         if self.tolerance == "T0":
@@ -182,5 +188,5 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _largest_difference(left: Tensor, right: Tensor) -> float:
-    difference = (_exact(left) - _exact(right)).abs()
-    return _largest(difference[difference.isfinite()])
+    difference = (_exact(left) - _exact(right)).abs_()
+    return _largest(torch.where(difference.isfinite(), difference, 0.0))

@@ -67,10 +67,12 @@ def bank(
     *,
     defective: Mapping[str, Sequence[Tensors]] | None = None,
     previous: Sequence[Mapping[str, Tensor]] | None = None,
+    peer_dims: Mapping[str, int] | None = None,
 ) -> tuple[WrongAnswer, ...]:
     """The known wrong answers of one call, the more telling ones first.
 
-    `defective` comes from `defective_outputs`, `previous` are the right outputs of the call before.
+    `defective` comes from `defective_outputs`, `previous` are the right outputs of the call before
+    and `peer_dims` are the problem's.
     Entries that are right (another rank's output of an all-reduce) are dropped when matched.
     """
     world_size = len(reference)
@@ -83,6 +85,7 @@ def bank(
         answers.append(_from_defect(name, outputs))
     for shift in range(1, world_size):
         answers.append(_other_rank(golden, reference, shift))
+        answers.append(_moved_parts(golden, peer_dims or {}, shift))
     for factor, name in ((world_size, "scaled_by_W"), (1 / world_size, "scaled_by_1/W")):
         scaled = [{k: (v.double() * factor).to(v.dtype) for k, v in g.items()} for g in golden]
         answers.append(WrongAnswer(name, _SCALED.format(factor=f"{factor:g}"), scaled))
@@ -113,7 +116,7 @@ def _hits(
             continue
         tensor = tensor.to(rule.dtype)
         share = float(rule.alike(result, tensor)[bad].float().mean())
-        if share >= HIT and not rule.errors(tensor).ok:
+        if share >= HIT and not rule.accepts(tensor):
             yield share, answer
 
 
@@ -146,6 +149,20 @@ def _other_rank(golden: Sequence[Tensors], reference: Sequence[Tensors], shift: 
     return WrongAnswer(f"other_rank_output:rank+{shift}", _OTHER.format(shift=shift), other)
 
 
+def _moved_parts(
+    golden: Sequence[Tensors], peer_dims: Mapping[str, int], shift: int
+) -> WrongAnswer:
+    world_size = len(golden)
+    moved = [
+        {
+            name: rank[name].roll(shift * rank[name].shape[dim] // world_size, dim)
+            for name, dim in peer_dims.items()
+        }
+        for rank in golden
+    ]
+    return WrongAnswer(f"parts_moved:+{shift}", _MOVED.format(shift=shift), moved)
+
+
 _ZEROS = (
     "They are zero: this part of the output was never written, or the result was computed from "
     "buffers that were still empty. Check that every tile of it has a writer."
@@ -162,11 +179,7 @@ _LOCAL = (
     "They are this rank's own partial result, with nothing from any peer: the reduction or the "
     "exchange is missing, or its result is written somewhere else."
 )
-_WITHOUT = (
-    "They are the result without rank {rank}: its contribution is missing. If every rank misses "
-    "the same one, look at what rank {rank} stores and signals; if each misses a different one, "
-    "look at the receivers' list of peers and at their waits."
-)
+_WITHOUT = "They are the result without rank {rank}: its contribution is missing."
 _TWICE = (
     "They count the contribution of rank {rank} twice: it was added to a buffer that was not "
     "cleared, or two blocks own the same tile."
@@ -174,6 +187,10 @@ _TWICE = (
 _OTHER = (
     "They are the right output of another rank (this rank + {shift}): a peer index or the offset "
     "of a shard is wrong."
+)
+_MOVED = (
+    "They are the right parts in the wrong places: each is {shift} too far along, modulo "
+    "the world size. The offset at which a rank's part is stored, or the peer's index, is wrong."
 )
 _SCALED = (
     "They are {factor} times the right result: a sum where a mean is wanted or the reverse, or "
