@@ -65,7 +65,7 @@ class Ledger(Protocol):
         """
 
     def llm_discard(self, number: int, why: str) -> None:
-        """Mark the reply of a call as unusable: charged, and never acted on again."""
+        """Mark a settled call as unusable: charged, and never acted on again."""
 
 
 class Journal(Ledger, Protocol):

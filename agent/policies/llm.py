@@ -133,7 +133,8 @@ class LlmPolicy:
         except NoReplyError as error:
             source: CostSource = "unknown" if price is None else "reserved"
             charged = replace(call, error=str(error), usd=price, cost_source=source)
-            context.ledger.llm_record(replace(charged, unusable=str(error)))
+            context.ledger.llm_record(charged)
+            context.ledger.llm_discard(call.number, str(error))
             return None
         except ChatError as error:
             context.ledger.llm_record(replace(call, error=str(error), usd=0.0))

@@ -62,10 +62,13 @@ class MemoryJournal:
 
     def llm_record(self, call: LlmCall) -> None:
         assert not self.calls[call.number - 1].settled, "settled twice"
+        assert call.settled
+        assert call.unusable is None, "that is for llm_discard to say"
         self.calls[call.number - 1] = copy.deepcopy(call)
         self._committed()
 
     def llm_discard(self, number: int, why: str) -> None:
+        assert self.calls[number - 1].settled
         self.calls[number - 1] = replace(self.calls[number - 1], unusable=why)
         self._committed()
 
