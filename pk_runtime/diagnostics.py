@@ -26,7 +26,7 @@ _GCC_SEVERITY = re.compile(
 _GCC_FRAME = re.compile(r" {2,}(?:recursively )?(?:required|in '?constexpr'? expansion)\b")
 _GCC_INCLUDED = re.compile(r"(?:In file included| {17}) ?from (?P<file>[^:\n]+):(?P<line>\d+)")
 _DRIVER = re.compile(
-    r"(?:g\+\+|c\+\+|cc1plus|gcc|nvcc|nvlink)\s*(?:fatal|error| )*\s*: (?P<rest>.*)$"
+    r"(?:g\+\+|c\+\+|cc1plus|gcc|nvcc|nvlink)(?: (?:fatal|error))? *: (?P<rest>.*)$"
 )
 _UNDEFINED = re.compile(r"undefined reference to [`'](?P<symbol>[^']+)'")
 _DUPLICATE = re.compile(r"multiple definition of [`'](?P<symbol>[^']+)'")
