@@ -29,6 +29,7 @@ from store.problems import ArtifactRepository, ProblemRepository
 _MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 _MIGRATION_LOCK = 0x706B666F726765
 _BUSY_TIMEOUT_MS = 30_000
+_CONNECT_TIMEOUT_S = 10
 _WRITES = "pkforge_writes"
 
 
@@ -166,7 +167,8 @@ def _create_engine(url: str) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    return create_engine(parsed, json_serializer=_json, pool_pre_ping=True)
+    patience = {"connect_timeout": _CONNECT_TIMEOUT_S}
+    return create_engine(parsed, json_serializer=_json, pool_pre_ping=True, connect_args=patience)
 
 
 def _json(value: Any) -> str:

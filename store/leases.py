@@ -32,11 +32,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Held:
-    """A lease of a running job, as the reaper sees it."""
+    """A lease of a running job, as the reaper sees it; `target` decides who can run it next."""
 
     job_id: str
     fence: int
     owner: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -221,9 +222,11 @@ class LeaseRepository:
 
     def _held(self, condition: Any) -> Sequence[Held]:
         rows = self._session.execute(
-            select(Job.id, Job.fence, Job.lease_owner).where(Job.state == "running", condition)
+            select(Job.id, Job.fence, Job.lease_owner, Job.target).where(
+                Job.state == "running", condition
+            )
         )
-        return [Held(job_id, fence, owner or "") for job_id, fence, owner in rows]
+        return [Held(job_id, fence, owner or "", target) for job_id, fence, owner, target in rows]
 
     def _end(
         self,

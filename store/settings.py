@@ -97,6 +97,11 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds that running jobs get to hand themselves back at shutdown.",
     )
+    abandon_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="Seconds that interrupted work gets to end before its process is killed.",
+    )
     max_crashes: int = Field(
         default=3,
         ge=1,
@@ -110,6 +115,23 @@ class Settings(BaseSettings):
     )
     llm_timeout_s: float = Field(
         default=300.0, gt=0, description="Seconds after which one model call is given up."
+    )
+    llm_max_tokens: int = Field(
+        default=16_000, ge=256, description="Largest reply of a model, in tokens."
+    )
+    llm_context_tokens: int | None = Field(
+        default=None,
+        ge=1024,
+        description="Longest prompt plus reply, for a model whose limit is not known.",
+    )
+    llm_input_usd_per_million: float | None = Field(
+        default=None,
+        ge=0,
+        description="Price of a million tokens of a prompt. Wins over the known prices; "
+        "set it together with the price of replies.",
+    )
+    llm_output_usd_per_million: float | None = Field(
+        default=None, ge=0, description="Price of a million tokens of a reply."
     )
 
     @model_validator(mode="before")
@@ -129,6 +151,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{ENV_PREFIX}HEARTBEAT_S is {self.heartbeat_s}: it must be at most half of "
                 f"{ENV_PREFIX}LEASE_S ({self.lease_s}), or a slow renewal loses the job"
+            )
+        if (self.llm_input_usd_per_million is None) != (self.llm_output_usd_per_million is None):
+            raise ValueError(
+                f"set both {ENV_PREFIX}LLM_INPUT_USD_PER_MILLION and "
+                f"{ENV_PREFIX}LLM_OUTPUT_USD_PER_MILLION, or neither"
             )
         derived = {
             "home": home,

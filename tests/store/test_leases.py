@@ -13,13 +13,17 @@ from store.leases import Claim, Held, Wakeup
 from tests.store import examples, racing
 
 
+def held(claim: Claim) -> Held:
+    return Held(claim.job_id, claim.fence, claim.owner, examples.SPEC["target"])
+
+
 def taken_over(store: Store) -> tuple[Claim, Claim]:
     """A claim whose worker went silent, and the claim of its successor."""
     job = examples.submit(store)
     zombie = examples.claim(store, job.id, "host:1:1", lease_s=-1)
     with store.database.write() as tx:
-        (held,) = tx.leases.expired()
-        assert tx.leases.reclaim(held, 3, "lease expired") == "queued"
+        (silent,) = tx.leases.expired()
+        assert tx.leases.reclaim(silent, 3, "lease expired") == "queued"
     return zombie, examples.claim(store, job.id, "host:2:2")
 
 
@@ -142,7 +146,7 @@ def test_only_leases_that_ran_out_are_expired(store: Store) -> None:
     examples.started(store)
     silent = examples.claim(store, examples.submit(store).id, lease_s=-1)
     with store.database.read() as tx:
-        assert tx.leases.expired() == [Held(silent.job_id, silent.fence, silent.owner)]
+        assert tx.leases.expired() == [held(silent)]
 
 
 def test_leases_can_be_found_by_the_host_of_their_owner(store: Store) -> None:
@@ -150,7 +154,7 @@ def test_leases_can_be_found_by_the_host_of_their_owner(store: Store) -> None:
     examples.claim(store, examples.submit(store).id, "gpu_10:10:5")
     examples.claim(store, examples.submit(store).id, "gpux1:10:5")
     with store.database.read() as tx:
-        assert [held.job_id for held in tx.leases.owned_on("gpu_1")] == [here.job_id]
+        assert [lease.job_id for lease in tx.leases.owned_on("gpu_1")] == [here.job_id]
 
 
 def test_a_job_that_kills_its_workers_fails(store: Store) -> None:
@@ -159,8 +163,7 @@ def test_a_job_that_kills_its_workers_fails(store: Store) -> None:
     for _ in range(3):
         claim = examples.claim(store, job.id)
         with store.database.write() as tx:
-            held = Held(claim.job_id, claim.fence, claim.owner)
-            states.append(tx.leases.reclaim(held, 3, "the process is gone"))
+            states.append(tx.leases.reclaim(held(claim), 3, "the process is gone"))
     assert states == ["queued", "queued", "failed"]
     stored = examples.job(store, job.id)
     assert (stored.state, stored.stop_reason) == ("failed", "infra")
@@ -177,16 +180,14 @@ def test_progress_forgives_earlier_crashes(store: Store) -> None:
         with store.database.write() as tx:
             tx.leases.progressed(claim)
         with store.database.write() as tx:
-            held = Held(claim.job_id, claim.fence, claim.owner)
-            assert tx.leases.reclaim(held, 2, "the process is gone") == "queued"
+            assert tx.leases.reclaim(held(claim), 2, "the process is gone") == "queued"
 
 
 def test_reclaiming_twice_counts_once(store: Store) -> None:
     claim = examples.started(store)
-    held = Held(claim.job_id, claim.fence, claim.owner)
     with store.database.write() as tx:
-        assert tx.leases.reclaim(held, 3, "gone") == "queued"
-        assert tx.leases.reclaim(held, 3, "gone") is None
+        assert tx.leases.reclaim(held(claim), 3, "gone") == "queued"
+        assert tx.leases.reclaim(held(claim), 3, "gone") is None
     assert examples.job(store, claim.job_id).crashes == 1
 
 
@@ -195,8 +196,7 @@ def test_a_lost_job_whose_cancellation_was_requested_ends_cancelled(store: Store
     with store.database.write() as tx:
         tx.jobs.request_cancel(claim.job_id)
     with store.database.write() as tx:
-        held = Held(claim.job_id, claim.fence, claim.owner)
-        assert tx.leases.reclaim(held, 3, "gone") == "cancelled"
+        assert tx.leases.reclaim(held(claim), 3, "gone") == "cancelled"
     stored = examples.job(store, claim.job_id)
     assert (stored.state, stored.stop_reason, stored.error) == ("cancelled", "cancelled", None)
 
