@@ -1,0 +1,187 @@
+"""A verdict as lines of plain text for a person: what, why, where, what next, how fast.
+
+The command line colours them and the service stores them; no line depends on a terminal.
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sandbox.verdict import Status, Timing, Verdict
+
+WIDTH = 100
+_INDENT = "  "
+_MOST_WAITS = 8
+_MOST_MESSAGES = 8
+_WAIT_COLUMNS = ("rank", "block", "role", "launch", "signal", "slot", "expected", "seen")
+
+MEANING: Mapping[Status, str] = {
+    "correct": "every check passed",
+    "build_failed": "it does not compile",
+    "crashed": "it broke a rule of the machine while running",
+    "wrong_output": "it computes something else",
+    "deadlock": "it waits for something that never comes",
+    "race": "it is right only if transfers happen to be fast",
+    "timeout": "it does not come to an end",
+    "rejected": "it is not judged on its merits",
+    "infra_error": "the judge failed, not the candidate",
+}
+NEXT: Mapping[Status, str] = {
+    "correct": "Optimize it: the bottleneck above says where the time goes.",
+    "build_failed": "Correct the first message; later ones often follow from it.",
+    "crashed": "Look at the named place; check coordinates against the layout's tiles_down() and "
+    "tiles_across().",
+    "wrong_output": "Compare the named ranks and tiles with the kernel's task order and peers.",
+    "deadlock": "Find who should send the first signal in the table, and why it does not.",
+    "race": "Wait before the data is read or the buffer reused, and signal after the store.",
+    "timeout": "Check every loop's bound; all roles must run over the same number of tasks.",
+    "rejected": "Write it with what docs/pk_guide.md describes; the message says what is refused.",
+    "infra_error": "Run it again; if it fails again, `pkforge doctor` looks for the cause.",
+}
+
+
+def explain(verdict: Verdict) -> list[str]:
+    """The verdict's lines, without trailing blanks or newlines, at most about 100 columns."""
+    lines = [f"{verdict.status}: {MEANING[verdict.status]}",
+             f"  {verdict.problem} on {verdict.target}, {verdict.language} candidate "
+             f"{verdict.candidate[:12]}{_knobs(verdict)}, {verdict.depth} check"]  # fmt: skip
+    if not verdict.correct:
+        lines.append(f"  stage: {verdict.stage}{_place(verdict.evidence)}")
+    lines += ["", *_wrapped(verdict.summary)]
+    for section in (_diagnostics, _violations, _waits, _findings):
+        lines += section(verdict.evidence)
+    if verdict.timings:
+        lines += ["", *_timings(verdict.timings)]
+    lines += ["", *_wrapped(f"next: {NEXT[verdict.status]}"), "", *_footer(verdict)]
+    return lines
+
+
+def _knobs(verdict: Verdict) -> str:
+    chosen = ", ".join(f"{name}={value}" for name, value in sorted(verdict.knobs.items()))
+    return f" ({chosen})" if chosen else ""
+
+
+def _place(evidence: Mapping[str, Any]) -> str:
+    words = {"shape": "shape", "world_size": "ranks", "schedule_seed": "schedule"}
+    names = (*words, "launch", "rank", "block", "role")
+    parts = [f"{words.get(name, name)} {evidence[name]}" for name in names if name in evidence]
+    return f", {', '.join(parts)}" if parts else ""
+
+
+def _wrapped(text: str) -> list[str]:
+    lines: list[str] = []
+    for paragraph in text.splitlines():
+        lines += textwrap.wrap(
+            paragraph, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    return lines
+
+
+def _diagnostics(evidence: Mapping[str, Any]) -> Iterator[str]:
+    records = _records(evidence, "diagnostics")
+    if records:
+        yield ""
+    for record in records[:_MOST_MESSAGES]:
+        where = f"{record.get('file')}:{record.get('line')}:{record.get('column')}"
+        yield f"  {where}: {record.get('severity')}: {record.get('message')}"
+
+
+def _violations(evidence: Mapping[str, Any]) -> Iterator[str]:
+    records = _records(evidence, "violations")
+    if records:
+        yield ""
+    for record in records[:_MOST_MESSAGES]:
+        yield f"  {record.get('file')}:{record.get('line')}: {record.get('token')}"
+        yield f"    {record.get('why')}. {record.get('instead')}."
+
+
+def _waits(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """Who waits for what: the evidence of a deadlock."""
+    records = _records(evidence, "waits")
+    if not records:
+        return
+    yield ""
+    rows: list[tuple[str, ...]] = [_WAIT_COLUMNS]
+    for record in records[:_MOST_WAITS]:
+        shown = dict(record)
+        shown.setdefault("signal", _waited_for(record))
+        rows.append(tuple(_cell(shown.get(name)) for name in _WAIT_COLUMNS))
+    yield from _table(rows)
+    if len(records) > _MOST_WAITS:
+        yield f"  and {len(records) - _MOST_WAITS} more that wait"
+
+
+def _waited_for(record: Mapping[str, Any]) -> str:
+    ring = f" #{record['ring']}" if "ring" in record else ""
+    return f"{record.get('waits_for', '?')}{ring}"
+
+
+def _findings(evidence: Mapping[str, Any]) -> Iterator[str]:
+    comparison = evidence.get("comparison")
+    records = _records(comparison, "findings") if isinstance(comparison, Mapping) else []
+    if not records:
+        return
+    yield ""
+    rows: list[tuple[str, ...]] = [("output", "rank", "kind", "wrong", "first at", "expected",
+                                    "seen", "error", "limit")]  # fmt: skip
+    for record in records[:_MOST_WAITS]:
+        share = record.get("fraction_bad")
+        rows.append((
+            _cell(record.get("output")), _cell(record.get("rank")), _cell(record.get("kind")),
+            f"{100 * share:.3g} %" if isinstance(share, int | float) else "-",
+            _cell(record.get("first_bad")),
+            *(_cell(record.get(name)) for name in ("expected", "seen", "max_abs", "limit")),
+        ))  # fmt: skip
+    yield from _table(rows)
+
+
+def _timings(timings: Sequence[Timing]) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("shape", "kind", "candidate", "baseline", "speedup",
+                                    "roofline", "of roofline", "bottleneck")]  # fmt: skip
+    rows += [
+        (t.shape, t.kind, f"{t.candidate_us:.1f} us", f"{t.baseline_us:.1f} us",
+         f"{t.speedup:.2f}x", f"{t.roofline_us:.1f} us", f"{100 * t.roofline_fraction:.0f} %",
+         t.bottleneck)
+        for t in timings
+    ]  # fmt: skip
+    yield from _table(rows)
+    slowest = max(timings, key=lambda timing: timing.candidate_us)
+    why = slowest.detail.get("bottleneck", {})
+    if isinstance(why, Mapping) and why.get("why"):
+        yield ""
+        yield from _wrapped(f"bottleneck at {slowest.shape}: {slowest.bottleneck}. {why['why']}")
+    source = slowest.detail.get("baseline")
+    if isinstance(source, str):
+        yield from _wrapped(f"baseline: {source}")
+
+
+def _footer(verdict: Verdict) -> Iterator[str]:
+    isolation = verdict.isolation
+    if isolation.get("isolated") is False:
+        yield "  isolation: NONE. The candidate ran with the judge's own rights."
+    else:
+        yield f"  isolation: {isolation.get('backend', 'unknown')}"
+    yield f"  seed: {verdict.seed} (repeat with --seed {verdict.seed})"
+
+
+def _records(evidence: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = evidence.get(name)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)[:40]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield (_INDENT + "  ".join(cells)).rstrip()

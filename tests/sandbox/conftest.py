@@ -1,0 +1,32 @@
+"""Executors and a judge for the tests of this package, each made once."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.isolation import BubblewrapExecutor
+from sandbox.judge import Judge
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> BubblewrapExecutor:
+    """The isolating executor of this machine."""
+    return BubblewrapExecutor()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder whose path has no surprises in it."""
+    path = Path(tempfile.mkdtemp(prefix="pkforge-test-")).resolve()
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory: pytest.TempPathFactory, bubblewrap: BubblewrapExecutor) -> Judge:
+    """A judge with a cache of its own, in a sandbox."""
+    return Judge(cache=tmp_path_factory.mktemp("judge"), executor=bubblewrap)

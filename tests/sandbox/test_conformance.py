@@ -1,0 +1,59 @@
+"""Every executor passes the conformance list, as root and as a normal user."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pk_runtime.execution import LocalExecutor
+from sandbox.isolation import BubblewrapExecutor, UnisolatedExecutor
+from tests.sandbox.conformance import CASES, Case
+from tests.sandbox.conformance_isolation import ISOLATED
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+USER = 12345
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_local(case: Case, folder: Path) -> None:
+    case(LocalExecutor(), folder)
+
+
+@pytest.mark.parametrize("case", CASES + ISOLATED, ids=lambda case: case.__name__)
+def test_bubblewrap(case: Case, bubblewrap: BubblewrapExecutor, folder: Path) -> None:
+    case(bubblewrap, folder)
+
+
+def test_no_isolation_is_the_local_executor() -> None:
+    assert isinstance(UnisolatedExecutor(), LocalExecutor)
+    report = UnisolatedExecutor().capabilities()
+    assert not report.isolated
+    assert report.network == report.filesystem == report.processes == "not enforced"
+
+
+def test_the_list_is_long_enough() -> None:
+    assert len(CASES + ISOLATED) >= 45
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
+def test_bubblewrap_as_a_normal_user(folder: Path) -> None:
+    """The same list, in a process without root's rights and usually without control groups."""
+    listed = subprocess.run(
+        ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "test", "-x",
+         sys.executable, "-a", "-r", str(ROOT / "sandbox")], check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("the interpreter lies where other users may not go")
+    folder.chmod(0o777)
+    done = subprocess.run(
+        ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", sys.executable, "-m",
+         "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--basetemp={folder}/pytest",
+         "tests/sandbox/test_conformance.py", "-k", "test_bubblewrap and not normal_user"],
+        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
+        env={"HOME": str(folder), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin",
+             "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
