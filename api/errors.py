@@ -85,9 +85,7 @@ _TYPES = (
         "No such evaluation",
         "Use the id that `POST /v1/evaluations` answered with.",
     ),
-    ErrorType(
-        "error_not_found", 404, "No such error code", "List them with `GET /v1/errors`."
-    ),
+    ErrorType("error_not_found", 404, "No such error code", "List them with `GET /v1/errors`."),
     ErrorType(
         "method_not_allowed",
         405,
@@ -123,6 +121,12 @@ _TYPES = (
         409,
         "Another problem has this slug",
         "Change the slug in the problem file.",
+    ),
+    ErrorType(
+        "target_not_available",
+        409,
+        "No worker here can run jobs on this target",
+        "Use the simulated target of the same machine, or a service with GPU workers.",
     ),
     ErrorType(
         "body_too_large",

@@ -6,16 +6,21 @@ import secrets
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import ERROR_TYPES
 from api.problem_details import problem_response
 
+log = structlog.get_logger(__name__)
+
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_FAILED = "Something in the service went wrong; its log has the reason under this request's id."
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -41,9 +46,12 @@ class Guard:
             return
         identity = f"req_{secrets.token_hex(8)}"
         scope.setdefault("state", {})["request_id"] = identity
+        started = False
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = identity
                 headers["X-Content-Type-Options"] = "nosniff"
@@ -52,19 +60,26 @@ class Guard:
             await send(message)
 
         refusal = self._refusal(Headers(scope=scope), scope["method"])
-        if refusal is None:
-            await self.app(scope, receive, send_with_headers)
+        if refusal is not None:
+            await self._answer(*refusal, identity)(scope, receive, send_with_headers)
             return
-        code, detail = refusal
+        try:
+            await self.app(scope, receive, send_with_headers)
+        except Exception:
+            log.exception("request failed", request_id=identity, path=scope["path"])
+            if not started:
+                answer = self._answer("internal_error", _FAILED, identity)
+                await answer(scope, receive, send_with_headers)
+
+    def _answer(self, code: str, detail: str, identity: str) -> Response:
         extensions = {"limit_bytes": self.max_body_bytes} if code == "body_too_large" else {}
-        response = problem_response(
+        return problem_response(
             ERROR_TYPES[code],
             detail,
             instance=identity,
             headers={"Connection": "close"},
             extensions=extensions,
         )
-        await response(scope, receive, send_with_headers)
 
     def _refusal(self, headers: Headers, method: str) -> tuple[str, str] | None:
         host = headers.get("host", "")

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from api.errors import ERROR_TYPES, ApiError, ErrorType, FieldError
+from store.errors import ArtifactError, DatabaseUnavailableError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -51,7 +52,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected_error)
+    app.add_exception_handler(DatabaseUnavailableError, _infrastructure_error)
+    app.add_exception_handler(ArtifactError, _infrastructure_error)
 
 
 def request_id(request: Request) -> str | None:
@@ -78,9 +80,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
         reason = found[0].get("ctx", {}).get("error", "it does not parse")
         position = found[0]["loc"][-1]
         detail = f"The body stops being JSON at character {position}: {reason}."
-        return problem_response(
-            ERROR_TYPES["invalid_json"], detail, instance=request_id(request)
-        )
+        return problem_response(ERROR_TYPES["invalid_json"], detail, instance=request_id(request))
     errors = [_field_error(entry["loc"], entry["msg"]) for entry in found]
     first = errors[0]
     where = first.pointer or first.parameter or "the request"
@@ -133,10 +133,10 @@ def _http_detail(request: Request, error: HTTPException) -> str:
     return str(error.detail)
 
 
-async def _unexpected_error(request: Request, error: Exception) -> Response:
-    # The traceback goes to the log (the server re-raises); the caller gets only the id to quote.
+async def _infrastructure_error(request: Request, error: Exception) -> Response:
     return problem_response(
-        ERROR_TYPES["internal_error"],
-        "Something in the service went wrong; the log has the reason under this request's id.",
+        ERROR_TYPES["infrastructure"],
+        str(error),
         instance=request_id(request),
+        headers={"Retry-After": "5"},
     )

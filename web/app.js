@@ -131,7 +131,7 @@ async function loadJob(id) {
   state.attempts = attempts.sort((a, b) => a.number - b.number);
   renderJob();
   renderAttempts();
-  drawChart(state.attempts);
+  drawChart(state.attempts, job.best);
   await showAttempt();
 }
 
@@ -159,7 +159,7 @@ function renderJob() {
   byId("cancel").hidden = over;
   byId("cancel").disabled = job.cancel_requested;
   setText("cancel", job.cancel_requested ? "Cancelling" : "Cancel the job");
-  const ready = job.status === "succeeded";
+  const ready = job.kernel_sha256 !== null;
   byId("download").hidden = !ready;
   if (ready) byId("download").setAttribute("href", job.links.kernel);
 }
@@ -217,7 +217,7 @@ async function showAttempt() {
   if (!summary) return;
   const known = state.detail;
   if (known?.id !== summary.id || known.status !== summary.status) {
-    state.detail = await request(`/v1/attempts/${encodeURIComponent(summary.id)}`);
+    state.detail = await request(`${state.job.links.attempts}/${summary.number}`);
   }
   renderAttempt(state.detail);
 }

@@ -9,36 +9,35 @@ const RIGHT = 120;
 const TOP = 16;
 const BOTTOM = 34;
 
-export function drawChart(attempts) {
+export function drawChart(attempts, best) {
   const chart = byId("chart");
   chart.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
   chart.replaceChildren();
   const timed = attempts.filter((attempt) => attempt.candidate_us !== null);
-  const latest = timed.at(-1);
-  setText("chart-text", describe(attempts, timed, latest));
-  if (!latest) return;
+  setText("chart-text", describe(attempts, best));
+  if (!timed.length) return;
 
-  const { baseline_us: baseline, roofline_us: roofline, kind } = latest;
+  const baseline = best?.baseline_us;
+  const roofline = best?.roofline_us;
   const top = 1.08 * Math.max(baseline ?? 0, ...timed.map((attempt) => attempt.candidate_us));
   const last = Math.max(2, attempts.at(-1).number);
   const x = (number) => LEFT + ((number - 1) / (last - 1)) * (WIDTH - LEFT - RIGHT);
   const y = (us) => HEIGHT - BOTTOM - (us / top) * (HEIGHT - TOP - BOTTOM);
 
-  drawAxes(chart, x, y, top, last, kind);
+  drawAxes(chart, x, y, top, last, timed[0].kind);
   if (baseline) drawLevel(chart, y(baseline), "baseline", `baseline ${microseconds(baseline)}`);
   if (roofline) drawLevel(chart, y(roofline), "roofline", `roofline ${microseconds(roofline)}`);
   chart.append(svgElement("path", { class: "best-line", d: bestPath(attempts, x, y) }));
   for (const attempt of attempts) drawAttempt(chart, attempt, x, y);
 }
 
-function describe(attempts, timed, latest) {
-  if (!latest) return "No attempt has a time yet.";
-  const best = Math.min(...correct(timed).map((attempt) => attempt.candidate_us));
+function describe(attempts, best) {
   const failed = attempts.filter((attempt) => !["correct", "pending"].includes(attempt.status)).length;
   const ending = `${failed} of ${attempts.length} attempts are not correct (crosses at the bottom).`;
-  if (!Number.isFinite(best)) return ending;
-  return `Times are ${latest.kind}. Best ${microseconds(best)}, baseline ${microseconds(latest.baseline_us)}, `
-    + `roofline ${microseconds(latest.roofline_us)}. Rings were judged in full. ${ending}`;
+  if (!best) return ending;
+  return `Times are ${best.kind}. Best ${microseconds(best.candidate_us)}, baseline `
+    + `${microseconds(best.baseline_us)}, roofline ${microseconds(best.roofline_us)}. `
+    + `Rings were judged in full. ${ending}`;
 }
 
 const correct = (attempts) =>

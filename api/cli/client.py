@@ -212,7 +212,15 @@ def _explain(document: Mapping[str, Any]) -> str:
         where = error.get("pointer") or error.get("parameter") or "request"
         lines.append(f"  {where}: {error['detail']}")
     for finding in document.get("findings", ()):
-        lines.append(f"  - {finding}")
+        lines.append(f"  - {_finding(finding)}")
     if document.get("advice"):
         lines.append(str(document["advice"]))
     return "\n".join(lines)
+
+
+def _finding(finding: Any) -> str:
+    if not isinstance(finding, dict):
+        return str(finding)
+    where = [str(finding[name]) for name in ("shape", "world_size") if finding.get(name)]
+    place = f" (shape {' on W='.join(where)})" if where else ""
+    return f"{finding.get('check', 'problem')}{place}: {finding.get('message')}"

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+_PIPE_WIDTH = 400
+
 
 def stdout() -> Console:
     """The console for data; colours only on a terminal, never with NO_COLOR."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, soft_wrap=True, highlight=False, emoji=False)
+    # A file or a pipe has no width that tables would have to be cut to.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(file=sys.stdout, width=width, soft_wrap=True, highlight=False, emoji=False)
 
 
 def stderr() -> Console:

@@ -29,7 +29,6 @@ class AttemptSummary(Schema):
         description="Part of the search, or one of the best judged again in full."
     )
     status: str = Field(description="The verdict's status; `pending` until it is judged.")
-    summary: str | None = Field(description="The verdict in a sentence.")
     hypothesis: str = Field(description="What was tried and why.")
     language: str = Field(description="Language of the candidate.")
     knobs: dict[str, int] = Field(description="The knob values it was proposed with.")
@@ -37,18 +36,18 @@ class AttemptSummary(Schema):
     candidate_us: float | None = Field(
         description="Its time in microseconds (geometric mean over the shapes)."
     )
-    baseline_us: float | None = Field(description="The baseline's time, likewise.")
-    roofline_us: float | None = Field(description="The lower bound, likewise.")
     speedup: float | None = Field(description="Speedup over the baseline, likewise.")
     kind: TimeKind | None = Field(description="Whether the times are simulated or measured.")
     bottleneck: str | None = Field(description="What the slowest shape spends its time on.")
     cost: CostRead = Field(description="What it cost.")
     created_at: datetime = Field(description="When it was proposed (UTC).")
+    judged_at: datetime | None = Field(description="When its verdict was stored (UTC).")
 
 
 class AttemptRead(AttemptSummary):
     """Everything about one attempt."""
 
+    summary: str | None = Field(description="The verdict in a sentence.")
     files: dict[str, str] = Field(description="The source: file name to text.")
     knob_changes: dict[str, list[int | None]] = Field(
         description="Knobs that differ from the parent's: `[before, after]`."

@@ -24,7 +24,10 @@ class Schema(BaseModel):
 
 
 class Page(Schema, Generic[Item]):
-    """One page of a collection, newest first."""
+    """One page of a collection."""
+
+    # The docstring of a generic model does not reach the schemas of its parametrizations.
+    model_config = ConfigDict(json_schema_extra={"description": "One page of a collection."})
 
     items: list[Item] = Field(description="The entries of this page.")
     next_cursor: str | None = Field(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import Base64Bytes, Field
+from pydantic import Field
 
 from api.schemas.common import CandidateBody, Name, Schema, VerdictRead
+from api.schemas.jobs import JobState
 
 
 class EvaluationCreate(Schema):
@@ -18,8 +19,10 @@ class EvaluationCreate(Schema):
     )
     target: Name | None = Field(None, description="The target; a bundle names its own.")
     candidate: CandidateBody | None = Field(None, description="The candidate to judge.")
-    bundle: Base64Bytes | None = Field(
-        None, description="A kernel bundle (zip), base64: its verdict is reproduced."
+    bundle: str | None = Field(
+        None,
+        description="A kernel bundle (zip) in base64: its verdict is reproduced.",
+        json_schema_extra={"contentEncoding": "base64"},
     )
     shapes: list[Name] | None = Field(
         None, description="Bench shapes to time; all of them when left out.", max_length=64
@@ -41,7 +44,7 @@ class EvaluationRead(Schema):
     """One evaluation and, once judged, its verdict."""
 
     id: str = Field(description="Identifier, `evl_...`.")
-    status: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    status: JobState = Field(description="Where it stands.")
     problem: str = Field(description="Slug of the problem.")
     target: str = Field(description="The target.")
     created_at: datetime = Field(description="When it was asked for (UTC).")

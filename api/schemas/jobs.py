@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import Field
 
 from api.schemas.common import CandidateBody, Name, Schema, TimeKind
+
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
 class BudgetBody(Schema):
@@ -30,7 +33,7 @@ class JobCreate(Schema):
         "`scripted` filled in.",
     )
     shape: Name | None = Field(
-        None, description="The bench shape to optimize; the geometric mean over all when left out."
+        None, description="The shape to optimize; the geometric mean over all when left out."
     )
     budget: BudgetBody = Field(
         default_factory=lambda: BudgetBody.model_validate({}), description="When to stop."
@@ -62,46 +65,60 @@ class JobLinks(Schema):
     kernel: str = Field(description="The winning kernel as a bundle.")
 
 
-class BestRead(Schema):
-    """The best attempt so far."""
+class BestSummary(Schema):
+    """The best correct attempt so far."""
 
     number: int = Field(description="Number of the attempt within the job.")
-    attempt: str = Field(description="Identifier of the attempt.")
     candidate_us: float | None = Field(
         description="Its time in microseconds (geometric mean over the shapes)."
     )
-    baseline_us: float | None = Field(description="The baseline's time, likewise.")
-    roofline_us: float | None = Field(description="The lower bound, likewise.")
     speedup: float | None = Field(description="Speedup over the baseline, likewise.")
     kind: TimeKind | None = Field(description="Whether the times are simulated or measured.")
+
+
+class BestRead(BestSummary):
+    """The best correct attempt so far, with what it is compared to."""
+
+    baseline_us: float | None = Field(description="The baseline's time, likewise.")
+    roofline_us: float | None = Field(description="The lower bound on the target, likewise.")
+    bottleneck: str | None = Field(description="What its slowest shape spends its time on.")
     verified: bool = Field(description="Judged in full; only such an attempt becomes the kernel.")
 
 
 class SpentRead(Schema):
     """What a job has used up."""
 
-    attempts: int = Field(description="Attempts while searching.")
+    attempts: int = Field(description="Attempts, those of the final confirmation included.")
     usd: float = Field(description="US dollars spent on and reserved for model calls.")
+    wall_s: float = Field(description="Seconds of working time, as of the last heartbeat.")
 
 
-class JobRead(Schema):
-    """One job."""
+class JobSummaryRead(Schema):
+    """A job in a list."""
 
     id: str = Field(description="Identifier, `job_...`.")
-    status: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    status: JobState = Field(description="Where it stands.")
     stop_reason: str | None = Field(description="Why it ended; null while it has not.")
-    detail: str | None = Field(description="How it ended, in a sentence.")
     cancel_requested: bool = Field(description="Somebody asked for it to be cancelled.")
     problem: str = Field(description="Slug of the problem.")
     target: str = Field(description="The target.")
     policy: str = Field(description="What proposes candidates.")
+    best: BestSummary | None = Field(description="The best correct attempt so far.")
+    created_at: datetime = Field(description="When it was submitted (UTC).")
+    started_at: datetime | None = Field(description="When a worker first took it up (UTC).")
+    finished_at: datetime | None = Field(description="When it ended (UTC).")
+
+
+class JobRead(JobSummaryRead):
+    """One job."""
+
+    best: BestRead | None = Field(description="The best correct attempt so far.")
+    detail: str | None = Field(description="What went wrong, when it failed.")
     shape: str | None = Field(description="The shape it optimizes; null for all bench shapes.")
     budget: BudgetBody = Field(description="When to stop.")
     spent: SpentRead = Field(description="What it has used up.")
     target_speedup: float | None = Field(description="The speedup to stop at.")
-    best: BestRead | None = Field(description="The best correct attempt so far.")
+    seed: int | None = Field(description="The seed given at submission.")
     runs: int = Field(description="How often a worker took it up; more than 1 after a crash.")
-    created_at: datetime = Field(description="When it was submitted (UTC).")
-    started_at: datetime | None = Field(description="When a worker first took it up (UTC).")
-    finished_at: datetime | None = Field(description="When it ended (UTC).")
+    kernel_sha256: str | None = Field(description="SHA-256 of its bundle; null without a kernel.")
     links: JobLinks = Field(description="Related addresses.")

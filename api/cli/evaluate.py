@@ -1,0 +1,197 @@
+"""`pkforge eval`: judge one candidate here and now, without the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.files import LARGEST_PROBLEM_BYTES
+from api.cli.options import Json
+
+if TYPE_CHECKING:
+    from api.cli.candidates import Given
+    from sandbox.isolation import IsolatedExecutor
+    from sandbox.problem_host import ProblemSource
+    from sandbox.verdict import Verdict
+    from store.settings import Settings
+
+
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="Kernel source (.cu, .py) or bundle (.zip).")],
+    problem: Annotated[
+        str | None,
+        typer.Option(help="Slug or number, or a problem file (.py). A bundle names its own."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Such as sim:h200x4. A bundle names its own.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Bench shape to time; may be repeated. Default: all.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of inputs and schedules; default: secret.", min=0)
+    ] = None,
+    knob: Annotated[
+        list[str] | None, typer.Option("--knob", "-k", help="name=number; may be repeated.")
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="pk, triton or cuda; default: .cu is pk, .py is triton.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check one small shape only, as a search does.")
+    ] = False,
+    no_isolation: Annotated[
+        bool, typer.Option("--no-isolation", help="Run without a sandbox; the verdict says so.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Build, check and time one kernel; prints a verdict that explains itself.
+
+    Exit: 0 correct, 1 judged and not correct, 2 usage, 3 not found, 5 the judge could not work.
+    """
+    from api.cli.candidates import read_candidate
+    from api.cli.console import print_json
+    from api.cli.exits import ExitCode
+    from api.cli.options import settings
+    from api.cli.verdict_view import print_verdict
+
+    given = read_candidate(file, knob or (), language)
+    chosen = settings(**({"allow_no_isolation": True} if no_isolation else {}))
+    executor = _executor(chosen)
+    verdict = _judge(
+        chosen,
+        executor,
+        given,
+        problem=_source(_named(problem, given.told.problem, "problem"), chosen),
+        target=_named(target, given.told.target, "target"),
+        shapes=tuple(shape) if shape else given.told.shapes,
+        seed=given.told.seed if seed is None else seed,
+        quick=quick,
+        as_json=as_json,
+    )
+    if as_json:
+        print_json(verdict.to_json())
+    else:
+        print_verdict(verdict.to_json())
+    if verdict.status == "infra_error":
+        raise typer.Exit(ExitCode.SERVICE)
+    raise typer.Exit(ExitCode.OK if verdict.correct else ExitCode.NOT_CORRECT)
+
+
+def _named(option: str | None, told: str | None, name: str) -> str:
+    """The option, else what the bundle says."""
+    from api.cli.exits import CliError, ExitCode
+
+    value = option or told
+    if value is None:
+        raise CliError(ExitCode.USAGE, f"give --{name}: only a bundle names its own")
+    return value
+
+
+def _executor(chosen: Settings) -> IsolatedExecutor:
+    from api.cli.exits import CliError, ExitCode
+    from pk_runtime.execution import ExecutionError
+    from sandbox.isolation import IsolationUnavailable, choose
+
+    try:
+        return choose(allow_none=chosen.allow_no_isolation)
+    except (IsolationUnavailable, ExecutionError) as error:
+        raise CliError(ExitCode.SERVICE, f"the candidate was not run: {error}") from None
+
+
+def _source(name: str, chosen: Settings) -> ProblemSource:
+    """The problem by slug or number, from a file, or as added to this machine's service."""
+    from api.cli.exits import CliError, ExitCode
+    from api.cli.files import read_text
+    from problems.errors import UnknownProblem
+    from problems.registry import get
+    from sandbox.problem_host import CustomProblem
+
+    if name.endswith(".py"):
+        return CustomProblem(read_text(Path(name), LARGEST_PROBLEM_BYTES))
+    try:
+        return get(name)
+    except UnknownProblem as error:
+        text = _added(name, chosen)
+        if text is None:
+            raise CliError(ExitCode.NOT_FOUND, str(error)) from None
+        return CustomProblem(text)
+
+
+def _added(slug: str, chosen: Settings) -> str | None:
+    """The file of a problem that a user added to this machine's service, if there is one."""
+    from store import open_store
+
+    if not (chosen.home / "pkforge.db").exists():
+        return None
+    with open_store(chosen) as store:
+        if not store.database.at_head():
+            return None
+        with store.database.read() as tx:
+            row = tx.problems.find(slug)
+        return None if row is None else store.artifacts.get(row.source_sha256).decode()
+
+
+@contextmanager
+def _stages(as_json: bool) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """Show the stages on stderr: a spinner on a terminal, else a line each; none with JSON."""
+    from api.cli.console import note, safe, stderr
+
+    console = stderr()
+    if as_json:
+        yield lambda stage, detail: None
+    elif console.is_terminal:
+        with console.status("starting") as status:
+            yield lambda stage, detail: status.update(safe(_stage_line(stage, detail)))
+    else:
+        yield lambda stage, detail: note(safe(_stage_line(stage, detail)))
+
+
+def _stage_line(stage: str, detail: dict[str, Any]) -> str:
+    return " ".join([stage, *(f"{name}={value}" for name, value in detail.items())])
+
+
+def _judge(
+    chosen: Settings,
+    executor: IsolatedExecutor,
+    given: Given,
+    *,
+    problem: ProblemSource,
+    target: str,
+    shapes: tuple[str, ...] | None,
+    seed: int | None,
+    quick: bool,
+    as_json: bool,
+) -> Verdict:
+    from api.cli.exits import CliError, ExitCode
+    from pk_runtime.target import TargetError, parse_target
+    from problems.errors import ProblemError, UnknownShape
+    from sandbox.judge import Judge, TargetNotAvailable
+
+    try:
+        machine = parse_target(target)
+    except TargetError as error:
+        raise CliError(ExitCode.NOT_FOUND, str(error)) from None
+    chosen.prepare()
+    judge = Judge(cache=chosen.build_cache, executor=executor)
+    try:
+        with _stages(as_json) as progress:
+            return judge.evaluate(
+                given.candidate,
+                problem,
+                machine,
+                shapes=shapes,
+                seed=seed,
+                depth="quick" if quick else "full",
+                progress=progress,
+            )
+    except UnknownShape as error:
+        raise CliError(ExitCode.NOT_FOUND, str(error)) from None
+    except TargetNotAvailable as error:
+        raise CliError(ExitCode.SERVICE, str(error)) from None
+    except ProblemError as error:
+        raise CliError(ExitCode.USAGE, f"the problem cannot be used: {error}") from None

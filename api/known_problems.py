@@ -1,0 +1,121 @@
+"""Problems by name, whether the catalogue holds them or a user added them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from api.context import ServiceContext
+from api.errors import ApiError, FieldError
+from api.schemas.problems import ProblemRead, ShapeRead
+from pk_runtime.target import Target, TargetError, parse_target
+from problems.contract import Problem
+from problems.description import Description, dtype_name
+from problems.errors import UnknownProblem
+from problems.registry import catalogue, get
+from store.database import Transaction
+from store.models import Problem as StoredProblem
+
+
+@dataclass(frozen=True)
+class KnownProblem:
+    """A problem and, when a user added it, the id of its row."""
+
+    read: ProblemRead
+    problem_id: str | None = None
+
+    @property
+    def slug(self) -> str:
+        """Its name."""
+        return self.read.slug
+
+    def require_shape(self, name: str, pointer: str) -> None:
+        """Raise `unknown_shape` at `pointer` unless the problem has a shape `name`."""
+        names = [shape.name for shape in self.read.shapes]
+        if name not in names:
+            raise ApiError(
+                "unknown_shape",
+                f"Problem {self.slug} has no shape {name!r}; it has {', '.join(names)}.",
+                errors=[FieldError("not a shape of the problem", pointer=pointer)],
+            )
+
+
+def known_problems(tx: Transaction) -> list[KnownProblem]:
+    """Every problem: the catalogue's in order, then the added ones, oldest first."""
+    shipped = [_shipped(problem) for problem in catalogue()]
+    return shipped + [added_problem(row) for row in tx.problems.list()]
+
+
+def find_problem(tx: Transaction, name: str) -> KnownProblem | None:
+    """The problem with this slug, number or id."""
+    try:
+        return _shipped(get(name))
+    except UnknownProblem:
+        row = tx.problems.find(name)
+        return None if row is None else added_problem(row)
+
+
+def unknown_detail(tx: Transaction, name: str) -> str:
+    """Why `name` is no problem, with near matches."""
+    try:
+        get(name)
+    except UnknownProblem as error:
+        added = ", ".join(row.slug for row in tx.problems.list()[:20])
+        return str(error) + (f" Added here: {added}." if added else "")
+    return f"There is no problem {name!r}."
+
+
+def asked_problem(service: ServiceContext, name: str) -> KnownProblem:
+    """The problem a request body names; `unknown_problem` at `#/problem`."""
+    with service.store.database.read() as tx:
+        problem = find_problem(tx, name)
+        if problem is None:
+            where = [FieldError("names no problem", pointer="#/problem")]
+            raise ApiError("unknown_problem", unknown_detail(tx, name), errors=where)
+    return problem
+
+
+def asked_target(service: ServiceContext, name: str) -> Target:
+    """The target a request body names; `unknown_target` or `target_not_available`."""
+    try:
+        target = parse_target(name)
+    except TargetError as error:
+        where = [FieldError("names no target", pointer="#/target")]
+        text = str(error)
+        raise ApiError("unknown_target", text[:1].upper() + text[1:], errors=where) from None
+    if service.settings.embedded and target.backend != "sim":
+        raise ApiError(
+            "target_not_available",
+            f"{target} needs GPUs, and this service runs its jobs on this machine alone, in the "
+            f"simulator. Use sim:{target.sheet.name}.",
+        )
+    return target
+
+
+def added_problem(row: StoredProblem) -> KnownProblem:
+    """A problem that a user added."""
+    return KnownProblem(_read(Description.from_json(row.description), "uploaded"), row.id)
+
+
+def _shipped(problem: Problem) -> KnownProblem:
+    return KnownProblem(_read(problem, "catalogue"))
+
+
+def _read(problem: Problem | Description, origin: Literal["catalogue", "uploaded"]) -> ProblemRead:
+    return ProblemRead(
+        slug=problem.slug,
+        number=problem.number,
+        title=problem.title,
+        category=problem.category,
+        origin=origin,
+        tolerance=problem.tolerance,
+        statement=problem.statement,
+        dtype=dtype_name(problem.dtype),
+        inputs=list(problem.input_names),
+        outputs=list(problem.output_names),
+        mutates=sorted(problem.mutates),
+        shapes=[
+            ShapeRead(name=shape.name, kind=shape.kind, dims=dict(shape.dims))
+            for shape in problem.shapes
+        ],
+    )
