@@ -34,6 +34,8 @@ COMPILE_LIMITS = Limits(COMPILE_WALL_S, COMPILE_MEMORY_BYTES, file_bytes=COMPILE
 # -H lists the headers that are opened: a log that quotes a foreign file is thrown away.
 GCC_MESSAGES = ("-fno-diagnostics-show-caret", "-fdiagnostics-color=never", "-fmessage-length=0")
 SIMULATOR_FLAGS = ("-std=c++20", "-O1", "-g0", "-Wall", "-Werror=return-type", "-H", *GCC_MESSAGES)
+# The whole engine is linked: a candidate's own main() must clash with it, not replace it.
+WHOLE, END_WHOLE = ("-Wl,--whole-archive",), ("-Wl,--no-whole-archive",)
 ENGINE_FLAGS = ("-std=c++20", "-O2", "-g0", *GCC_MESSAGES)
 CUBIN_FLAGS = (
     *("-std=c++20", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin"),
@@ -74,11 +76,13 @@ class Compiler:
             raise _unsupported(candidate, "sim: targets run pk kernels only", "a cuda: target")
         _accept(candidate)
         tool, engine = gxx(), self.engine()
-        key = _key("simulator", candidate, tool, SIMULATOR_FLAGS, INCLUDE, ENGINE_SOURCES)
+        key = _key(
+            "simulator", candidate, tool, (*SIMULATOR_FLAGS, *WHOLE), INCLUDE, ENGINE_SOURCES
+        )
         main = candidate.main_file
         argv = (
             *(str(tool.path), *SIMULATOR_FLAGS, f"-I{INCLUDE}", _knob_macro(candidate)),
-            *("-x", "c++", main, "-x", "none", str(engine), "-o", "program"),
+            *("-x", "c++", main, "-x", "none", *WHOLE, str(engine), *END_WHOLE, "-o", "program"),
         )
 
         def build(folder: Path) -> None:
@@ -178,7 +182,7 @@ def _exhausted(done: Completed, log: str, limits: Limits) -> str:
 def _foreign(name: str, tree: SourceTree) -> Diagnostic:
     leaf = Path(name).name
     lines = tree.files[tree.main].splitlines()
-    line = next((i for i, text in enumerate(lines, 1) if "include" in text and leaf in text), 0)
+    line = next((i for i, text in enumerate(lines, 1) if "#" in text and leaf in text), 0)
     message = (
         "a candidate may include only <pk/...>, standard headers and its own files; "
         f"{leaf!r} is none of them"

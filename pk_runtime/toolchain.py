@@ -96,7 +96,9 @@ def _package_folders(name: str) -> tuple[str, ...]:
 
 
 def _find(name: str, *folders: str) -> Path | None:
-    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders) or "/usr/bin")
+    found = shutil.which(name)
+    if found is None and folders:
+        found = shutil.which(name, path=os.pathsep.join(folders))
     return Path(found) if found else None
 
 
@@ -105,7 +107,8 @@ def _version(path: Path, option: str) -> str:
     lines = [line for line in text.splitlines() if re.search(r"\d+\.\d+", line)]
     if not lines:
         raise ToolchainError(f"{path} does not work: `{path.name} {option}` names no version")
-    return lines[-1].strip() if "release" in text else lines[0].strip()
+    # NVIDIA's tools print their copyright first.
+    return next((line for line in lines if "release" in line), lines[0]).strip()
 
 
 def _run(path: Path, *arguments: str) -> Completed:
