@@ -74,6 +74,9 @@ class Interface:
         if not samples:
             raise InterfaceError("an interface cannot be inferred from no samples")
         first = samples[0]
+        for sample in samples:
+            if set(sample.inputs) != set(first.inputs) or set(sample.outputs) != set(first.outputs):
+                raise InterfaceError("the samples do not have the same tensors")
         inputs = {n: _fit(n, [(s, s.inputs[n]) for s in samples]) for n in first.inputs}
         outputs = {n: _fit(n, [(s, s.outputs[n]) for s in samples]) for n in first.outputs}
         known = {_letter(axis) for spec in inputs.values() for axis in spec.axes}
