@@ -29,8 +29,18 @@ struct coord {
 };
 
 PK_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-PK_FN constexpr int min(int a, int b) { return a < b ? a : b; }
-PK_FN constexpr int max(int a, int b) { return a > b ? a : b; }
+
+// For constants. At run time there are min and max: CUDA has them in the global namespace, where a second
+// pair would be ambiguous.
+PK_FN constexpr int least(int a, int b) { return a < b ? a : b; }
+PK_FN constexpr int most(int a, int b) { return a > b ? a : b; }
+#if defined(__CUDACC__)
+using ::max;
+using ::min;
+#else
+inline int min(int a, int b) { return least(a, b); }
+inline int max(int a, int b) { return most(a, b); }
+#endif
 
 // first, first + stride, ... below end: what `for (int t : self.tasks(n))` runs over.
 struct strided {

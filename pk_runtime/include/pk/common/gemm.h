@@ -18,11 +18,11 @@ struct gemm {
   };
   using inputs = load_ring<stage, Stages, warpgroups>;
 
-  // How many tiles of Out, at most `most`, fit beside the stages in a block's shared memory.
+  // How many tiles of Out, at most `wanted`, fit beside the stages in a block's shared memory.
   template <class Out>
-  static constexpr int room_for(int most) {
+  static constexpr int room_for(int wanted) {
     int free = shared_memory_bytes - 1024 - Stages * ((BM + BN) * BK * int(sizeof(T)) + 16);
-    return max(1, min(most, free / (Out::bytes + 16)));
+    return most(1, least(wanted, free / (Out::bytes + 16)));
   }
 
   // Number of K steps for operands with K columns of A.

@@ -10,7 +10,7 @@ struct tile_place { int row, col; };
 // blocks running at one time share operand rows and columns in L2.
 PK_FN constexpr tile_place grouped(int t, int rows, int cols, int group) {
   int band = t / (group * cols);
-  int height = min(group, rows - band * group);
+  int height = least(group, rows - band * group);
   int inside = t - band * group * cols;
   return {band * group + inside % height, inside / height};
 }
