@@ -22,7 +22,8 @@ _TICK_S = 0.02
 _DRAIN_S = 2.0
 _READ_BYTES = 1 << 16
 _FILE_BLOCK_BYTES = 512
-_SET_LIMITS = 'ulimit -c 0 && ulimit -f "$1" && shift && exec "$@"'
+# A limit that cannot be set is lower already.
+_SET_LIMITS = 'ulimit -c 0; ulimit -f "$1" 2>/dev/null; shift; exec "$@"'
 
 
 class ExecutionError(RuntimeError):
@@ -72,7 +73,7 @@ class Completed:
 
 
 class Executor(Protocol):
-    """Runs commands. Nothing that a command started is alive when `run` returns."""
+    """Runs commands. What a command leaves running is killed before `run` returns."""
 
     @property
     def name(self) -> str:
@@ -88,7 +89,8 @@ class LocalExecutor:
     """Runs commands as plain subprocesses in a session of their own, with limits. NO isolation.
 
     Memory is the sum of what the command and its descendants hold resident. `limits.processes` is
-    not enforced: the system counts all processes of a user, not those of a command.
+    not enforced: the system counts all processes of a user, not those of a command. A process that
+    leaves the session on purpose outlives the command.
     """
 
     name = "none"
