@@ -44,7 +44,7 @@ class Plan:
 def plan(depth: Depth, shapes: Sequence[str], world_size: int) -> Plan:
     """The plan of a depth; `shapes` are the names of the problem's check shapes, smallest first."""
     if depth == "quick":
-        return Plan(tuple(shapes[:1]), (world_size,), 2, 0, 0)
+        return Plan(tuple(shapes[:1]), (world_size,), 2, 2, 1)
     worlds = tuple(sorted({min(2, world_size), world_size}))
     return Plan(tuple(shapes), worlds, 3, 6, 1)
 

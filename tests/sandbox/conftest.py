@@ -27,6 +27,12 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def judge(tmp_path_factory: pytest.TempPathFactory, bubblewrap: BubblewrapExecutor) -> Judge:
+def judge_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The judge's cache; its path is in the command line of every program that the judge runs."""
+    return tmp_path_factory.mktemp("judge")
+
+
+@pytest.fixture(scope="session")
+def judge(judge_cache: Path, bubblewrap: BubblewrapExecutor) -> Judge:
     """A judge with a cache of its own, in a sandbox."""
-    return Judge(cache=tmp_path_factory.mktemp("judge"), executor=bubblewrap)
+    return Judge(cache=judge_cache, executor=bubblewrap)

@@ -1,0 +1,90 @@
+"""Shipped kernels with one defect each, as small edits of their source, and what the judge says."""
+
+from dataclasses import dataclass
+
+from pk_runtime.candidate import Candidate
+from pk_runtime.kernels import shipped_kernel
+from sandbox.verdict import Status
+
+
+@dataclass(frozen=True)
+class Defect:
+    """`old` is replaced by `new` in a shipped kernel; `evidence` are words of the summary."""
+
+    name: str
+    kernel: str
+    problem: str
+    old: str
+    new: str
+    status: Status
+    evidence: tuple[str, ...] = ()
+
+    def candidate(self) -> Candidate:
+        """The defective kernel; fails if the shipped one has changed too much."""
+        return edited(self.kernel, self.old, self.new)
+
+
+def edited(kernel: str, old: str, new: str) -> Candidate:
+    """A shipped kernel with the first `old` replaced by `new`."""
+    source = shipped_kernel(kernel).source
+    assert old in source, f"{kernel} no longer contains {old!r}"
+    return Candidate("pk", {"kernel.cu": source.replace(old, new, 1)})
+
+
+_RS = ("gemm_reducescatter", "gemm_reducescatter")
+_AG = ("allgather_gemm", "sp_ag_gemm_m_sharded")
+_SIGNAL = "signal(self, g.ready, at.plane, g.slot(at.row, col));"
+_WAIT = "wait(self, g.ready, g.slot(row, col), self.world());"
+_STORE = "store_async(self, g.part[at.plane], {self.rank(), at.row, col}, x);"
+_OWN_SIGNAL = "signal(self, g.ready, peer, self.rank() * g.rows() + row);"
+_ADD = "accumulate(self, sum, in.wait());"
+_LOADER = "auto in = s.in.producer(self);"
+
+DEFECTS = (
+    Defect("dropped signal", *_RS, _SIGNAL, "", "deadlock",
+           ("communicator", "waits for signal 'ready'", "expected 4, seen 0")),
+    Defect("wrong expected count", *_RS, _WAIT, _WAIT.replace("world()", "world() + 1"), "deadlock",
+           ("expected 5, seen 4", "the expected count is too high")),
+    Defect("swapped rank", *_RS, _STORE, _STORE.replace("at.plane", "self.rank()"), "wrong_output",
+           ("c on all 4 ranks",)),
+    Defect("tile out of range", *_RS, "{r, row, col}", "{r, row + 1, col}", "crashed",
+           ("part", "communicator", "1")),
+    Defect("wrong reduction", *_RS, "sums.sum(self.world(),", "sums.sum(self.world() - 1,",
+           "wrong_output", ("without rank 3",)),
+    Defect("syntax error", *_RS, "mm::accumulator c;", "mm::accumulator c", "build_failed",
+           ("kernel.cu:", "expected")),
+    Defect("endless loop", *_RS, _LOADER, _LOADER + " for (;;) {}", "timeout",
+           ("loader", "endless loop")),
+    Defect("signal before store", *_RS, f"{_STORE}\n          {_SIGNAL}", f"{_SIGNAL} {_STORE}",
+           "race", ("before a wait makes it safe",)),
+    Defect("wrong declared total", *_RS, "tiles_across<chunk>(), h.world());",
+           "tiles_across<chunk>(), h.world() + 1);", "deadlock", ("declares 5 per launch",)),
+    Defect("unknown tensor", *_RS, 'h.input("a"', 'h.input("q"', "crashed",
+           ("no tensor 'q'", "it has a, b, c")),
+    Defect("slot never released", *_RS, "out.release();", "", "crashed",
+           ("storer", "without release()")),
+    Defect("dropped signal", *_AG, _OWN_SIGNAL, "",
+           "deadlock", ("loader", "waits for signal 'ready'")),
+    Defect("signal that nobody expects", *_AG, _OWN_SIGNAL,
+           f"{_OWN_SIGNAL} {_OWN_SIGNAL.replace('peer', 'self.rank()')}", "race",
+           ("'ready'", "in launch 0")),
+    Defect("wrong expected count", *_AG, "+ at.row, g.segments());", "+ at.row, g.segments() + 1);",
+           "deadlock", ("expected 2, seen 1",)),
+    Defect("swapped rank", *_AG, "store_async(self, g.full[peer], {self.rank(),",
+           "store_async(self, g.full[peer], {peer,", "wrong_output", ("c on",)),
+    Defect("tile out of range", *_AG, "loads.load(x, g.a, {row, first + i})",
+           "loads.load(x, g.a, {row, first + i + 9})", "crashed", ("'a'",)),
+    Defect("swapped rank", "allgather", "allgather", "% self.world()], {self.rank(),",
+           "% self.world()], {(self.rank() + 1) % self.world(),", "wrong_output", ("y on",)),
+    Defect("wrong reduction", "allreduce_one_shot", "allreduce", _ADD,
+           f"if (r > 0) {_ADD} else in.wait();", "wrong_output", ("without rank 0",)),
+    Defect("swapped rank", "allreduce_two_shot", "allreduce",
+           "g.y[(self.rank() + i) % self.world()]", "g.y[(i) % 2]", "wrong_output", ("rank",)),
+    Defect("swapped rank", "alltoall", "alltoall", "g.y[at.plane], {self.rank(),",
+           "g.y[self.rank()], {at.plane,", "wrong_output", ("own input x",)),
+    Defect("dropped signal", "gemm_allreduce", "gemm_allreduce",
+           "signal(self, g.ready, owner, p.row * g.chunks() + col);", "", "deadlock",
+           ("communicator", "waits for signal 'ready'")),
+    Defect("wrong reduction", "gemm_allreduce", "gemm_allreduce", "sums.sum(self.world(),",
+           "sums.sum(self.world() - 1,", "wrong_output", ("without rank 3",)),
+)  # fmt: skip
