@@ -136,8 +136,10 @@ class _Watch:
                 exceeded = self._collect(selector, _TICK_S) or self._limit_reached()
             _kill_session(self.process)
             deadline = time.monotonic() + _DRAIN_S
-            while selector.get_map() and time.monotonic() < deadline and exceeded is None:
-                exceeded = self._collect(selector, _TICK_S)
+            # The pipes end when the last process that was killed is gone.
+            while selector.get_map() and time.monotonic() < deadline:
+                more = self._collect(selector, _TICK_S)
+                exceeded = exceeded or more
             return exceeded
 
     def _collect(self, selector: selectors.BaseSelector, wait_s: float) -> Exceeded | None:
