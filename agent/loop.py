@@ -1,7 +1,8 @@
 """The one loop of every policy: propose -> store -> judge -> store -> learn.
 
-Search attempts are judged quick; then the best few, and attempt 1 (the default everything is
-compared with), are judged in full, and the best of those is the result. Everything is decided from
+Search attempts are judged quick. A leader that stays unbeaten for a while is judged in full, at the
+end the best few are, and attempt 1 too (the default everything is compared with); the best of those
+is the result. Everything is decided from
 the stored history, so calling `optimize` again after a crash continues exactly where it stopped.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol
 
 from agent.plateau import FLAT_LIMIT, flat_windows
@@ -18,8 +20,10 @@ from agent.spec import JobSpec, StopReason
 from pk_runtime.candidate import Candidate
 from sandbox.verdict import Verdict
 
+CONFIRM_AFTER = 4  # search attempts that did not beat a leader: it is judged in full, lest the
+# search goes on around a kernel that is only right by luck
 CONFIRM_BEST = 3  # verified leaders wanted at the end; one is enough once the wall time is over
-CONFIRM_TRIES = 6  # leaders judged in full to get them
+CONFIRM_TRIES = 6  # leaders judged in full at the end to get them
 INFRA_RETRIES = 3  # of one attempt, on infra_error
 INFRA_ATTEMPTS = 2  # attempts in a row that only ever met infra_error: the job stops
 WARN_FRACTION = 0.8  # of a budget
@@ -177,10 +181,8 @@ class _Run:
 
     def _search(self) -> StopReason:
         while (reason := self._stop_reason()) is None:
-            hits = filter(self._reaches_target, leaders(self.history))
-            hit = next((attempt for attempt in hits if not self._confirmed(attempt)), None)
-            if hit is not None:
-                self._try(_confirmation(hit))
+            if (leader := self._due_for_confirmation()) is not None:
+                self._try(_confirmation(leader))
                 continue
             try:
                 proposal = self.policy.propose(self._context())
@@ -234,9 +236,25 @@ class _Run:
     def _confirmed(self, attempt: AttemptRecord) -> bool:
         return attempt.candidate.digest() in judged_once(self.history, "confirm")
 
+    def _due_for_confirmation(self) -> AttemptRecord | None:
+        """Return a leader that search must not go on without: at the target, or leading for long.
+
+        Search attempts that met nothing but infra_error do not count.
+        """
+        ranking = leaders(self.history)
+        for leader in filter(self._reaches_target, ranking):
+            if not self._confirmed(leader):
+                return leader
+        if not ranking or self._confirmed(ranking[0]):
+            return None
+        later = [a for a in self.history if a.number > ranking[0].number and a.phase == "search"]
+        judged = [attempt for attempt in later if attempt.status != "infra_error"]
+        return ranking[0] if len(judged) >= CONFIRM_AFTER else None
+
     def _to_confirm(self, wanted: int) -> AttemptRecord | None:
         """Return the next attempt to judge in full: a leader, then attempt 1 to compare with."""
-        if len(judged_once(self.history, "confirm")) < CONFIRM_TRIES:
+        tries = len(list(takewhile(lambda a: a.phase == "confirm", reversed(self.history))))
+        if tries < CONFIRM_TRIES:
             for leader in leaders(self.history)[:wanted]:
                 if not self._confirmed(leader):
                     return leader

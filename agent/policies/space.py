@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from pk_runtime.candidate import Candidate, Knob, declared_knobs, resolved_knobs
@@ -77,15 +77,22 @@ class Space:
                 return point
         return None
 
-    def neighbours(self, point: Point) -> Iterator[Point]:
-        """Yield the points that differ from `point` in one knob, by one step along its values."""
+    def neighbours(self, point: Point, came_from: Point | None = None) -> list[Point]:
+        """Return the points that differ from `point` in one knob, the fewest steps away first.
+
+        Steps that go on in the direction from `came_from` to `point` come before all others.
+        """
+        scored = []
         for position, knob in enumerate(self.knobs[point.kernel]):
             values = sorted(knob.values)
             here = values.index(point.values[position])
-            for there in (here + 1, here - 1):
-                if 0 <= there < len(values):
-                    before, after = point.values[:position], point.values[position + 1 :]
-                    yield Point(point.kernel, (*before, values[there], *after))
+            before = values.index(came_from.values[position]) if came_from is not None else here
+            for there, value in enumerate(values):
+                onward = (there - here) * (here - before) > 0
+                moved = (*point.values[:position], value, *point.values[position + 1 :])
+                if there != here:
+                    scored.append((not onward, abs(there - here), Point(point.kernel, moved)))
+        return [near for _, _, near in sorted(scored, key=lambda item: item[:2])]
 
     def changes(self, old: Point, new: Point) -> str:
         """Say what differs between two points of one kernel: `stages 4 -> 3, super_m 8 -> 4`."""

@@ -1,4 +1,7 @@
-"""The built-in tuner: optuna's TPE over kernels and their declared knobs; no model, no network."""
+"""The built-in tuner: local steps and optuna's TPE over kernels and their declared knobs.
+
+No model, no network.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from agent.ranking import leaders
 from agent.records import AttemptRecord, Proposal
 from agent.spec import JobSpec
 
-STARTUP_TRIALS = 8  # random points before TPE models the space
+STARTUP = 8  # points near the best before TPE has enough to model the space
+TURNS, LOCAL_TURNS = 3, 2  # then two of three proposals stay near the best, one is TPE's
 ASK_TRIES = 32  # asks that may return an explored point before one is drawn at random
-EXPLORE_AT, POLISH_AT = 1, 2  # flat windows at which the tuner leaves TPE
+ROAM_AT, RESTART_AT = 1, 2  # flat windows
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # or every new study is announced on stderr
 
@@ -25,9 +29,10 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)  # or every new study is an
 class Tuner:
     """Proposes each opening as it is, then points of the knob space until all are explored.
 
-    A proposal is a pure function of the seed and the history: the study is built anew each time
-    and the history replayed into it. After one flat window it draws unexplored points at random,
-    after two it tries the neighbours of the best.
+    Shipped defaults are good, so it first changes one knob of the best point at a time, going on
+    in a direction that paid; then TPE takes turns with that. After one flat window TPE roams
+    alone, after two the points near the second best are next. A proposal is a pure function of the
+    seed and the history: the study is built anew each time and the history replayed into it.
     """
 
     name = "tuner"
@@ -69,21 +74,35 @@ class Tuner:
     ) -> Point | None:
         if len(explored) >= self._space.size:
             return None
-        if context.plateau >= POLISH_AT:
-            for leader in leaders(context.attempts):
-                here = self._space.locate(leader.candidate)
-                for point in self._space.neighbours(here) if here is not None else ():
-                    if point not in explored:
-                        return point
-        if context.plateau < EXPLORE_AT:
-            study = self._replay(explored, rng.randrange(1 << 31))
-            for _ in range(ASK_TRIES):
-                if (point := self._ask(study)) not in explored:
-                    return point
+        restart = context.plateau >= RESTART_AT
+        near = len(explored) < STARTUP or len(explored) % TURNS < LOCAL_TURNS
+        if restart or (near and context.plateau < ROAM_AT):
+            point = self._near_leader(context, explored, elite=1 if restart else 0)
+            if point is not None:
+                return point
+        study = self._replay(explored, rng.randrange(1 << 31))
+        for _ in range(ASK_TRIES):
+            if (point := self._ask(study)) not in explored:
+                return point
         return self._space.next_unexplored(rng.randrange(self._space.size), explored.keys())
 
+    def _near_leader(
+        self, context: Context, explored: dict[Point, AttemptRecord], elite: int
+    ) -> Point | None:
+        """Return an unexplored point that differs in one knob from one of the best."""
+        located = {a.number: self._space.locate(a.candidate) for a in context.attempts}
+        for leader in leaders(context.attempts)[elite:]:
+            here, origin = located[leader.number], located.get(leader.parent or 0)
+            if here is None:
+                continue
+            same = origin is not None and origin.kernel == here.kernel
+            for point in self._space.neighbours(here, origin if same else None):
+                if point not in explored:
+                    return point
+        return None
+
     def _replay(self, explored: dict[Point, AttemptRecord], seed: int) -> optuna.Study:
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
         study = optuna.create_study(sampler=sampler, direction="minimize")
         for point, attempt in explored.items():
             if attempt.status == "infra_error":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agent.loop import (
+    CONFIRM_AFTER,
     CONFIRM_BEST,
     CONFIRM_TRIES,
     INFRA_ATTEMPTS,
@@ -92,11 +93,26 @@ def test_a_leader_that_fails_in_full_is_not_the_result() -> None:
 
 def test_no_result_when_nothing_survives_and_confirming_is_bounded() -> None:
     notes = [f"k{i}" for i in range(10)]
-    judge = Judge(statuses={(note, "full"): "deadlock" for note in notes})
+    times = {kernel(note).digest(): 900.0 - 50 * i for i, note in enumerate(notes)}
+    judge = Judge(lambda c: times[c.digest()], {(note, "full"): "deadlock" for note in notes})
     outcome, journal = play([kernel(note) for note in notes], judge)
     assert outcome.best is None
-    confirms = phases(journal).count("confirm")
-    assert CONFIRM_TRIES <= confirms <= CONFIRM_TRIES + 1
+    assert phases(journal) == ["search"] * 10 + ["confirm"] * (CONFIRM_TRIES + 1)
+
+
+def test_a_leader_that_stays_unbeaten_is_judged_in_full_meanwhile() -> None:
+    """It races: were it found out only at the end, the search would have circled around it."""
+    racing = kernel("racing", stages=5, super_m=8)
+    others = [kernel("", comm_sms=c) for c in (4, 8, 16, 24, 32)]
+    judge = Judge(statuses={("racing", "full"): "race"})
+    outcome, journal = play([others[0], racing, *others[1:]], judge)
+    assert phases(journal)[: 2 + CONFIRM_AFTER + 1] == ["search"] * (2 + CONFIRM_AFTER) + [
+        "confirm"
+    ]
+    assert journal.stored[2 + CONFIRM_AFTER].candidate == racing
+    assert outcome.best is not None
+    assert outcome.best.candidate != racing
+    assert len(judge.seen) == len(set(judge.seen)), "what was confirmed is not judged again"
 
 
 def test_attempts_budget_counts_search_only() -> None:

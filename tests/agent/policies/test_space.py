@@ -41,9 +41,12 @@ def test_knobs_at_their_default_are_left_out() -> None:
     assert space.candidate(Point(0, (3, 1, 8, 0))).knobs == {"comm_sms": 8}
 
 
-def test_neighbours_differ_in_one_knob_by_one_step() -> None:
+def test_neighbours_differ_in_one_knob_nearest_first() -> None:
     space = Space([kernel()])
-    assert set(space.neighbours(Point(0, (2, 4, 20, 1)))) == {
+    here = Point(0, (2, 4, 20, 1))
+    near = space.neighbours(here)
+    assert len(near) == len(set(near)) == 4 + 4 + 5 + 1
+    assert set(near[:6]) == {
         Point(0, (3, 4, 20, 1)),
         Point(0, (2, 8, 20, 1)),
         Point(0, (2, 2, 20, 1)),
@@ -51,17 +54,14 @@ def test_neighbours_differ_in_one_knob_by_one_step() -> None:
         Point(0, (2, 4, 16, 1)),
         Point(0, (2, 4, 20, 0)),
     }
+    for point in near:
+        assert sum(a != b for a, b in zip(point.values, here.values, strict=True)) == 1
 
 
-def test_unexplored_points_are_found_until_none_is_left() -> None:
-    space = Space([OTHER])
-    explored: set[Point] = set()
-    for _ in range(space.size):
-        point = space.next_unexplored(2, explored)
-        assert point is not None
-        explored.add(point)
-    assert len(explored) == space.size
-    assert space.next_unexplored(0, explored) is None
+def test_a_direction_that_paid_is_followed_first() -> None:
+    space = Space([kernel()])
+    near = space.neighbours(Point(0, (2, 4, 20, 1)), came_from=Point(0, (2, 8, 20, 1)))
+    assert near[:2] == [Point(0, (2, 2, 20, 1)), Point(0, (2, 1, 20, 1))]
 
 
 def test_changes_name_the_knobs() -> None:

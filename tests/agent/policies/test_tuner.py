@@ -6,12 +6,13 @@ import pytest
 
 from agent.loop import Context, Outcome, optimize
 from agent.policies.tuner import Tuner
-from agent.records import AttemptRecord, Proposal
+from agent.records import AttemptRecord
 from agent.spec import Budget, JobSpec, SpecError
 from pk_runtime.candidate import Candidate, resolved_knobs
 from pk_runtime.kernels import shipped
 from sandbox.verdict import Depth, Verdict
 from tests.agent.analytic import Judge, kernel, valley_us, verdict
+from tests.agent.history import attempt
 from tests.agent.memory_journal import MemoryJournal
 
 TINY = Candidate("pk", {"kernel.cu": '// tiny\nPK_KERNEL(t, knob("a", 0, {0, 1, 2, 3}));'})
@@ -82,36 +83,56 @@ def test_failing_points_are_avoided() -> None:
 def test_hypotheses_say_what_changed_against_which_attempt() -> None:
     _, attempts = run(job(kernel(), attempts=6))
     assert "the start" in attempts[0].hypothesis
-    for attempt in attempts[1:]:
-        parent = next(a for a in attempts if a.number == attempt.parent)
-        before, after = resolved_knobs(parent.candidate), resolved_knobs(attempt.candidate)
+    for child in attempts[1:]:
+        parent = next(a for a in attempts if a.number == child.parent)
+        before, after = resolved_knobs(parent.candidate), resolved_knobs(child.candidate)
         changed = {name for name in before if before[name] != after[name]}
         assert changed
         for name in changed:
-            assert f"{name} {before[name]} -> {after[name]}" in attempt.hypothesis
-        assert f"against attempt {parent.number}, which is bound by nvlink" in attempt.hypothesis
+            assert f"{name} {before[name]} -> {after[name]}" in child.hypothesis
+        assert f"against attempt {parent.number}, which is bound by nvlink" in child.hypothesis
 
 
 def test_seeds_differ_and_repeat() -> None:
     def candidates(seed: int) -> list[str]:
-        return [a.candidate.digest() for a in run(job(kernel(), attempts=8, seed=seed))[1]]
+        return [a.candidate.digest() for a in run(job(kernel(), attempts=20, seed=seed))[1]]
 
     assert candidates(1) == candidates(1)
     assert candidates(1) != candidates(2)
 
 
-def test_after_two_flat_windows_it_tries_neighbours_of_the_best() -> None:
-    spec, journal = job(kernel(stages=4)), MemoryJournal()
-    tuner = Tuner(spec)
-    first = tuner.propose(Context(spec, (), 0, journal))
-    assert first is not None
-    record = journal.propose(first)
-    history = [journal.judged(record.number, verdict(first.candidate, "quick", 10.0))]
-    proposal = tuner.propose(Context(spec, history, 2, journal))
+def test_a_gain_is_followed_in_its_direction() -> None:
+    """From stages=3 a step to 2 costs, one to 4 pays: the next one is 5, not another knob."""
+    _, attempts = run(job(kernel(), attempts=4))
+    assert [resolved_knobs(a.candidate)["stages"] for a in attempts] == [3, 2, 4, 5]
+    assert attempts[3].hypothesis.startswith("stages 4 -> 5 against attempt 3")
+
+
+def test_after_two_flat_windows_it_restarts_from_the_second_best() -> None:
+    spec = job(kernel())
+    second = kernel(stages=6, super_m=16, rotate=1)
+    history = [
+        attempt(1, 1.0, candidate=kernel()),
+        attempt(2, 1.5, candidate=second),
+        attempt(3, 1.6, candidate=kernel(comm_sms=32)),
+    ]
+    proposal = Tuner(spec).propose(Context(spec, history, 2, MemoryJournal()))
     assert proposal is not None
-    assert isinstance(proposal, Proposal)
-    before, after = resolved_knobs(first.candidate), resolved_knobs(proposal.candidate)
+    before, after = resolved_knobs(second), resolved_knobs(proposal.candidate)
     assert sum(before[name] != after[name] for name in before) == 1
+
+
+def test_after_one_flat_window_it_leaves_the_neighbourhood() -> None:
+    spec = job(kernel())
+    history = [attempt(1, 1.0, candidate=kernel())]
+    changed = []
+    for seed in range(8):
+        policy = Tuner(job(kernel(), seed=seed))
+        proposal = policy.propose(Context(spec, history, 1, MemoryJournal()))
+        assert proposal is not None
+        before, after = resolved_knobs(kernel()), resolved_knobs(proposal.candidate)
+        changed.append(sum(before[name] != after[name] for name in before))
+    assert max(changed) > 1
 
 
 def test_a_problem_without_kernels_needs_a_start() -> None:
