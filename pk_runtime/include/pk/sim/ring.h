@@ -38,22 +38,35 @@ struct ring {
     void release() { ring_release(*f, r.core); }
   };
 
-  producer_cursor producer(worker self) { return {*this, self.f}; }
-  consumer_cursor consumer(worker self) { return {*this, self.f}; }
+  producer_cursor fill(worker self) { return {*this, self.f}; }
+  consumer_cursor empty(worker self) { return {*this, self.f}; }
 };
 
 }  // namespace sim
 
+// Which worker fills and which empties a ring is part of its type, as on a GPU, where the mbarriers of a
+// slot count the threads that arrive.
+
 // loader -> consumer (or a communicator's own loads).
 template <class Slot, int N, int G = 2>
-struct load_ring : sim::ring<Slot, N> {};
+struct load_ring : sim::ring<Slot, N> {
+  auto producer(issuer self) { return this->fill(self); }
+  auto producer(group<G> self) { return this->fill(self); }
+  auto consumer(group<G> self) { return this->empty(self); }
+};
 
 // consumer -> storer.
 template <class Slot, int N, int G = 2>
-struct store_ring : sim::ring<Slot, N> {};
+struct store_ring : sim::ring<Slot, N> {
+  auto producer(group<G> self) { return this->fill(self); }
+  auto consumer(issuer self) { return this->empty(self); }
+};
 
 // loader -> storer, nothing computed in between.
 template <class Slot, int N>
-struct copy_ring : sim::ring<Slot, N> {};
+struct copy_ring : sim::ring<Slot, N> {
+  auto producer(issuer self) { return this->fill(self); }
+  auto consumer(issuer self) { return this->empty(self); }
+};
 
 }  // namespace pk

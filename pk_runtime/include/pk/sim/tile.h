@@ -116,9 +116,19 @@ void map_rows(group<G> self, reg_tile<float, R, C, G>& t, const reg_rows<float, 
     for (int c = 0; c < C; ++c) t.at(r, c) = f(t.at(r, c), by.data[r]);
 }
 
+namespace sim {
+// What the tensor cores of the machines behind the simulator take.
+template <class T, int N>
+constexpr void check_mma() {
+  static_assert(sizeof(T) == 2, "mma takes bf16 or fp16 operands");
+  static_assert(N == 64 || N == 128 || N == 192 || N == 256, "mma needs 64, 128, 192 or 256 result columns");
+}
+}  // namespace sim
+
 // c += a * b, still in flight: complete after mma_wait. Operands must stay until then.
 template <class T, int M, int K, int N, int G>
 void mma_async(group<G> self, reg_tile<float, M, N, G>& c, tile<T, M, K>& a, tile<T, K, N>& b) {
+  sim::check_mma<T, N>();
   sim::mma_issue(*self.f, 2.0 * M * N * K);
   if (c.data) sim::mma(c.data.get(), a.ref(), b.ref(), false);
 }
@@ -126,6 +136,7 @@ void mma_async(group<G> self, reg_tile<float, M, N, G>& c, tile<T, M, K>& a, til
 // c += a * b^T, with b stored as N x K.
 template <class T, int M, int K, int N, int G>
 void mma_abt_async(group<G> self, reg_tile<float, M, N, G>& c, tile<T, M, K>& a, tile<T, N, K>& b) {
+  sim::check_mma<T, N>();
   sim::mma_issue(*self.f, 2.0 * M * N * K);
   if (c.data) sim::mma(c.data.get(), a.ref(), b.ref(), true);
 }
