@@ -140,16 +140,7 @@ class functional final : public machine {
     } else if (op.kind == operation::store) {
       land(*op.stored);
     } else {
-      counters& c = *op.counter;
-      ++c.value[op.slot];
-      ++c.from[op.launch][std::size_t(op.slot) * w.ask.world + op.rank];
-      auto waiting = c.waiting.find(op.slot);
-      if (waiting == c.waiting.end()) return;
-      std::erase_if(waiting->second, [&](fiber* f) {
-        if (c.value[op.slot] < f->base + f->wanted) return false;
-        ready(*f, 0);
-        return true;
-      });
+      deliver(*op.counter, op.slot, op.launch, op.rank, 0);
     }
   }
 

@@ -107,17 +107,32 @@ void check_signal(const fiber& f, const counters& c, const char* what, int rank,
                                                    describe(f).c_str(), what, c.name.c_str(), slot, c.slots - 1));
 }
 
-void wait_for(fiber& f, counters& c, int slot, std::uint64_t base, std::uint64_t wanted, waiting_for reason) {
+void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for reason) {
+  const int index = c.index(slot, f.home->launch);
   w.m->in_order(f);
-  while (c.value[slot] < base + wanted) {
-    f.counter = &c, f.slot = slot, f.base = base, f.wanted = wanted;
-    c.waiting[slot].push_back(&f);
+  while (c.value[index] < c.base(f.home->launch) + wanted) {
+    f.counter = &c, f.slot = slot, f.wanted = wanted;
+    c.waiting[index].push_back(&f);
     park(f, reason);
   }
-  f.now = std::max(f.now, c.changed_at[slot]);
+  f.now = std::max(f.now, c.changed_at[index]);
 }
 
 }  // namespace
+
+void deliver(counters& c, int slot, int launch, int from, double at) {
+  const int index = c.index(slot, launch);
+  ++c.value[index];
+  ++c.from[launch][std::size_t(slot) * w.ask.world + from];
+  c.changed_at[index] = std::max(c.changed_at[index], at);
+  auto waiting = c.waiting.find(index);
+  if (waiting == c.waiting.end()) return;
+  std::erase_if(waiting->second, [&](fiber* f) {
+    if (c.value[index] < c.base(f->home->launch) + f->wanted) return false;
+    w.m->ready(*f, c.changed_at[index]);
+    return true;
+  });
+}
 
 void signal(fiber& f, const signal_ref& s, int rank, int slot) {
   counters& own = counters_of(rank_of(f), s);
@@ -129,7 +144,7 @@ void signal(fiber& f, const signal_ref& s, int rank, int slot) {
 void wait(fiber& f, const signal_ref& s, int slot, int count) {
   counters& c = counters_of(rank_of(f), s);
   check_signal(f, c, "wait", rank_of(f), slot);
-  wait_for(f, c, slot, std::uint64_t(f.home->launch) * c.per_launch, count < 0 ? 0 : count, waiting_for::signal);
+  wait_for(f, c, slot, count < 0 ? 0 : count, waiting_for::signal);
 }
 
 void barrier(fiber& f, const signal_ref& s) {
@@ -139,7 +154,7 @@ void barrier(fiber& f, const signal_ref& s) {
   const std::uint64_t arrivals = std::uint64_t(w.ask.world) * blocks_of(f);
   const std::uint64_t target = (c.value[0] / arrivals + 1) * arrivals;
   for (int r = 0; r < w.ask.world; ++r) w.m->post_signal(f, counters_of(r, s), r, 0);
-  wait_for(f, c, 0, 0, target, waiting_for::barrier);
+  wait_for(f, c, 0, target, waiting_for::barrier);
 }
 
 }  // namespace pk::sim

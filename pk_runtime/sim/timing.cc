@@ -80,16 +80,7 @@ class timing final : public machine {
   void post_signal(fiber& f, counters& c, int target, int slot) override {
     in_order(f);
     const double arrival = f.now + (target == rank_of(f) ? local_flag_latency_ : flag_latency_);
-    ++c.value[slot];
-    ++c.from[f.home->launch][std::size_t(slot) * w.ask.world + rank_of(f)];
-    c.changed_at[slot] = std::max(c.changed_at[slot], arrival);
-    auto waiting = c.waiting.find(slot);
-    if (waiting == c.waiting.end()) return;
-    std::erase_if(waiting->second, [&](fiber* other) {
-      if (c.value[slot] < other->base + other->wanted) return false;
-      ready(*other, c.changed_at[slot]);
-      return true;
-    });
+    deliver(c, slot, f.home->launch, rank_of(f), arrival);
   }
 
   void ready(fiber& f, double at) override {

@@ -46,7 +46,8 @@ struct allocation {
   std::int64_t first_box[2] = {0, 0};  // L2 model: index of the first 64-row x 128-byte box
 };
 
-// The counters that one signal object has on one rank.
+// The counters that one signal object has on one rank. Launches use two sets by turns, so that what a fast
+// rank signals in the next launch is not taken for what a slow one still owes in this one.
 struct counters {
   std::string name;
   bool barrier = false;
@@ -54,10 +55,16 @@ struct counters {
   std::vector<std::uint64_t> value;
   std::vector<double> changed_at;
   std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
-  std::map<int, std::vector<struct fiber*>> waiting;  // by slot
+  std::map<int, std::vector<struct fiber*>> waiting;  // by index
+
+  int index(int slot, int launch) const { return barrier ? slot : launch % 2 * slots + slot; }
+  std::uint64_t base(int launch) const { return barrier ? 0 : std::uint64_t(launch / 2) * std::uint64_t(per_launch); }
 };
 
 enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter };
+
+// What a signal does when it arrives: counts, and readies whoever has waited for it.
+void deliver(struct counters&, int slot, int launch, int from, double at);
 
 struct pending_store {
   tensor_ref dst;
@@ -87,7 +94,7 @@ struct fiber {
   const ring_core* ring = nullptr;
   const counters* counter = nullptr;
   int slot = 0;
-  std::uint64_t wanted = 0, base = 0;
+  std::uint64_t wanted = 0;
   std::vector<std::shared_ptr<pending_store>> stores;
   double mma_done[8] = {};
   std::uint64_t mma_issued = 0;

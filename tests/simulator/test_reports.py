@@ -135,8 +135,8 @@ def test_defects_are_named(
     ("declared", "launches", "outcome", "words"),
     [
         ("2", 1, "dirty", "got 1 signals in launch 0 and setup() declares 2 per launch"),
-        ("2", 2, "deadlock", "in launch 0 this counter got 1 signals and setup() declares 2"),
-        ("1", 2, "finished", ""),
+        ("2", 3, "deadlock", "in launch 0 this counter got 1 signals and setup() declares 2"),
+        ("1", 3, "finished", ""),
     ],
 )
 def test_declared_totals_are_held_to(
