@@ -19,6 +19,7 @@ from typing import Any
 
 _PTRACE, _UNSHARE, _IO_URING_SETUP = 101, 272, 425
 _NEWUSER = 0x10000000
+_ATTACH, _NO_SUCH_PID = 16, 0x3FFFFF
 _EPERM = 1
 _VSOCK = 40
 
@@ -44,7 +45,7 @@ def attempts(facts: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "write to /dev/shm": lambda: _write("/dev/shm/written"),  # noqa: S108
         "more disk than allowed": lambda: _fill(facts["file_bytes"] + (8 << 20)),
         "disk within the limit": lambda: _fill(facts["file_bytes"] // 4),
-        "ptrace": lambda: _call(_PTRACE, 0, 0, 0, 0),
+        "ptrace": lambda: _call(_PTRACE, _ATTACH, _NO_SUCH_PID, 0, 0),
         "a user namespace": lambda: _call(_UNSHARE, _NEWUSER),
         "io_uring": lambda: _call(_IO_URING_SETUP, 1, 0),
         "a harmless system call": lambda: _call(39),
@@ -74,8 +75,9 @@ def _read(path: str) -> bytes:
 
 
 def _write(path: str) -> None:
-    with open(path, "w") as file:
+    with open(path, "x") as file:
         file.write("x")
+    os.unlink(path)
 
 
 def _environments() -> None:

@@ -1,0 +1,62 @@
+"""Verdicts as text: everything that a person needs is there, for every status."""
+
+from dataclasses import replace
+
+import pytest
+
+from sandbox.explain import MEANING, NEXT, WIDTH, explain
+from sandbox.verdict import STATUSES, Status
+from tests.sandbox.test_verdict import VERDICT
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_every_status_says_what_and_what_next(status: Status) -> None:
+    lines = explain(replace(VERDICT, status=status, stage="check", timings=()))
+    assert lines[0] == f"{status}: {MEANING[status]}"
+    assert any(NEXT[status].split()[0] in line for line in lines)
+    assert all(len(line) <= WIDTH + 40 and line == line.rstrip() for line in lines)
+
+
+def test_times_have_units_and_say_what_they_are() -> None:
+    text = "\n".join(explain(VERDICT))
+    for words in ("simulated", "100.0 us", "150.0 us", "1.50x", "50 %", "nvlink", "stages=4"):
+        assert words in text
+
+
+def test_a_deadlock_shows_who_waits_for_what() -> None:
+    waits = [{"rank": 2, "block": 5, "role": "communicator", "launch": 0, "signal": "ready",
+              "slot": 3, "expected": 4, "seen": 2},
+             {"rank": 1, "block": 0, "role": "storer", "launch": 0, "waits_for": "ring_data",
+              "ring": 1, "expected": 1, "seen": 0}]  # fmt: skip
+    evidence = {"summary": "stuck", "waits": waits * 10, "shape": "tiny", "schedule_seed": 7}
+    lines = explain(replace(VERDICT, status="deadlock", stage="check", evidence=evidence))
+    text = "\n".join(lines)
+    assert "stage: check, shape tiny, schedule 7" in text
+    header = next(line for line in lines if line.split()[:2] == ["rank", "block"])
+    row = lines[lines.index(header) + 1].split()
+    assert row == ["2", "5", "communicator", "0", "ready", "3", "4", "2"]
+    assert "ring_data #1" in text
+    assert "and 12 more that wait" in text
+
+
+def test_a_wrong_output_shows_where() -> None:
+    finding = {"output": "c", "rank": 1, "kind": "tile", "fraction_bad": 0.25, "first_bad": [0, 64],
+               "expected": 1.5, "seen": "nan", "max_abs": 3.0, "limit": 0.1}  # fmt: skip
+    evidence = {"summary": "off", "comparison": {"findings": [finding]}}
+    text = "\n".join(explain(replace(VERDICT, status="wrong_output", evidence=evidence)))
+    for words in ("25 %", "[0, 64]", "1.5", "nan", "tile"):
+        assert words in text
+
+
+def test_compiler_messages_and_violations() -> None:
+    diagnostic = {"file": "kernel.cu", "line": 3, "column": 1, "severity": "error", "message": "no"}
+    violation = {"file": "kernel.cu", "line": 4, "token": "asm", "why": "it", "instead": "do"}
+    evidence = {"summary": "x", "diagnostics": [diagnostic], "violations": [violation]}
+    lines = explain(replace(VERDICT, status="build_failed", stage="build", evidence=evidence))
+    assert "  kernel.cu:3:1: error: no" in lines
+    assert "  kernel.cu:4: asm" in lines
+
+
+def test_no_isolation_is_said_loudly() -> None:
+    lines = explain(replace(VERDICT, isolation={"isolated": False}))
+    assert any("isolation: NONE" in line for line in lines)

@@ -1,0 +1,213 @@
+"""The sandbox beyond single commands: start-up check, killed judges, parallel runs, leftovers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pk_runtime.execution import Command, Completed, Executor
+from sandbox.isolation import (
+    BubblewrapExecutor,
+    IsolationUnavailable,
+    SandboxFault,
+    UnisolatedExecutor,
+    cgroup,
+    choose,
+    probe,
+    seccomp,
+)
+from sandbox.isolation.interpreter import interpreter_paths
+from tests.sandbox.conformance import alive, gone, run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.slow
+def test_choose_takes_the_strongest_that_holds() -> None:
+    executor = choose()
+    assert executor.name == "bubblewrap"
+    report = executor.capabilities().to_dict()
+    assert report["isolated"] is True
+    assert "not enforced" not in report.values()
+
+
+def test_choose_gives_none_only_when_asked() -> None:
+    executor = choose(allow_none=True)
+    assert isinstance(executor, UnisolatedExecutor)
+    assert executor.capabilities().isolated is False
+
+
+@pytest.mark.slow
+def test_the_start_up_check_finds_what_is_not_isolated() -> None:
+    """The positive control of the suite itself: without a sandbox it fails where it must."""
+
+    class Careful(UnisolatedExecutor):
+        """No isolation; leaves out the one attempt that could exhaust the machine."""
+
+        def run(self, command: Command) -> Completed:
+            safe = '"more processes than allowed": lambda: None, #'
+            source = command.argv[4].replace('"more processes than allowed":', safe)
+            argv = (*command.argv[:4], source, *command.argv[5:])
+            return super().run(
+                Command(argv, command.workdir, command.read_only, command.env, command.limits)
+            )
+
+    failed = {finding.name for finding in probe(Careful()) if not finding.ok}
+    assert {"network to the host", "abstract socket of the host", "a file of the host",
+            "environment of others", "sight of other processes"} <= failed  # fmt: skip
+
+
+def test_a_sandbox_that_does_not_start_is_unavailable(
+    bubblewrap: BubblewrapExecutor, folder: Path
+) -> None:
+    """Inside a sandbox no other can be made: there choose() refuses, with the fix."""
+    source = f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, *{sys.path!r}]
+from sandbox.isolation import IsolationUnavailable, choose
+try: print(choose())
+except IsolationUnavailable as error: print("refused:", error.reason, "|", error.fix)
+"""
+    packages = tuple(ROOT / name for name in ("pk_runtime", "sandbox"))
+    done = run(bubblewrap, folder, source, read_only=packages, wall_s=60)
+    text = done.stdout.decode()
+    assert text.startswith("refused:"), text + done.stderr.decode()
+    assert "user namespaces" in text
+    assert "--no-isolation" in text
+
+
+def test_a_failed_sandbox_is_not_the_commands_failure(
+    bubblewrap: BubblewrapExecutor, folder: Path
+) -> None:
+    (folder / "link").symlink_to("/etc/passwd")
+    with pytest.raises(SandboxFault, match="not a regular file"):
+        run(bubblewrap, folder, "pass")
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.05, 0.6])
+def test_everything_ends_when_the_judge_is_killed(folder: Path, moment_s: float) -> None:
+    marker = f"marker-{folder.name}"
+    source = f"""
+import sys
+from pathlib import Path
+from sandbox.isolation import BubblewrapExecutor
+from tests.sandbox.conformance import SURVIVOR, run
+print("ready", flush=True)
+program = SURVIVOR.format(detach="os.setsid()", parent="time.sleep(600)")
+run(BubblewrapExecutor(), Path({str(folder)!r}), program, {marker!r}, wall_s=600)
+"""
+    judge = subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, stdout=subprocess.PIPE)
+    assert judge.stdout is not None
+    with judge:
+        assert judge.stdout.readline() == b"ready\n"
+        if moment_s > 0.5:
+            deadline = time.monotonic() + 20
+            while not alive(marker) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert alive(marker)
+        time.sleep(moment_s)
+        judge.send_signal(signal.SIGKILL)
+    assert gone(marker)
+    if os.getuid() == 0:
+        cgroup.detect()  # what every judge does when it starts
+        assert not left_groups(judge.pid)
+
+
+def left_groups(pid: int) -> list[Path]:
+    """Control groups that a process made and that still exist."""
+    return list(Path("/sys/fs/cgroup").rglob(f"pkforge-{pid}-*"))
+
+
+@pytest.mark.slow
+def test_parallel_runs_do_not_touch_each_other(
+    bubblewrap: BubblewrapExecutor, folder: Path
+) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    source = """
+import os, sys, time
+open("/tmp/mine", "x").write(sys.argv[1]); open("out", "w").write(sys.argv[1])
+child = os.fork()
+time.sleep(0.2)
+print(open("/tmp/mine").read(), len(os.listdir("/dev/shm")), flush=True)
+if child: os.waitpid(child, 0)
+"""
+
+    def one(number: int) -> str:
+        work = folder / str(number)
+        work.mkdir()
+        done = run(bubblewrap, work, source, str(number))
+        assert (work / "out").read_text() == str(number)
+        return done.stdout.decode()
+
+    with ThreadPoolExecutor(8) as pool:
+        outputs = list(pool.map(one, range(24)))
+    assert outputs == [f"{number} 0\n{number} 0\n" for number in range(24)]
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert not left_groups(os.getpid())
+
+
+def test_a_mount_of_the_sandbox_is_not_seen_outside(
+    bubblewrap: BubblewrapExecutor, folder: Path
+) -> None:
+    before = Path("/proc/self/mountinfo").read_text()
+    assert run(bubblewrap, folder, "pass").ok
+    assert Path("/proc/self/mountinfo").read_text() == before
+
+
+def test_interpreter_paths_cover_this_interpreter() -> None:
+    paths = interpreter_paths()
+    executable = Path(sys.executable)
+    assert executable.is_relative_to("/usr") or any(executable.is_relative_to(p) for p in paths)
+    assert not any(path.is_relative_to("/usr") for path in paths)
+    assert not any(set(path.parents) & set(paths) for path in paths)
+
+
+def test_the_filter_is_made_of_whole_instructions() -> None:
+    program = seccomp.program()
+    assert len(program) % 8 == 0
+    assert len(program) // 8 < 4096
+    assert len(set(seccomp.DENIED.values())) == len(seccomp.DENIED)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_control_groups_of_version_2(tmp_path: Path, nested: bool) -> None:
+    """On a tree of plain files: this machine's kernel may offer only version 1."""
+    mount, proc = tmp_path / "cgroup", tmp_path / "proc"
+    own = mount / "user.slice" if nested else mount
+    own.mkdir(parents=True)
+    proc.mkdir()
+    (proc / "cgroup").write_text(f"0::/{'user.slice' if nested else ''}\n")
+    (proc / "mountinfo").write_text(
+        f"30 23 0:26 / {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+    )
+    assert cgroup.detect(proc) == {}  # the controllers are not enabled: no limit can be set
+    for kind in ("memory", "pids"):
+        places = cgroup._places(kind, proc)
+        assert [place for layout, place in places if layout.version == 2] == [own, mount]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="control groups are root's")
+def test_groups_are_removed_with_what_is_inside(folder: Path) -> None:
+    controllers = cgroup.detect()
+    if "pids" not in controllers:
+        pytest.skip("no pids controller here")
+    group = cgroup.Group({controllers["pids"]: 8})
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        for procs in group.procs_files:
+            procs.write_text(str(sleeper.pid))
+        assert group.members() == {sleeper.pid}
+        group.remove()
+        assert sleeper.wait(5) == -signal.SIGKILL
+    assert not any(procs.parent.exists() for procs in group.procs_files)
+
+
+def test_executors_are_named(bubblewrap: BubblewrapExecutor) -> None:
+    named: list[Executor] = [bubblewrap, UnisolatedExecutor()]
+    assert [executor.name for executor in named] == ["bubblewrap", "none"]
+    error = IsolationUnavailable("reason", "fix")
+    assert (error.reason, error.fix, str(error)) == ("reason", "fix", "reason. fix")

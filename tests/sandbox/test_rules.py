@@ -1,0 +1,153 @@
+"""The static rules: honest kernels pass, tricks are named with their line."""
+
+import pytest
+
+from pk_runtime.candidate import Candidate
+from pk_runtime.kernels import shipped_kernel, shipped_names
+from sandbox.rules import Violation, scan
+from sandbox.tokens import tokens
+
+
+def scanned(source: str) -> tuple[Violation, ...]:
+    return scan(Candidate("pk", {"kernel.cu": source}))
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_kernels_pass(name: str) -> None:
+    assert scan(shipped_kernel(name)) == ()
+
+
+HONEST = (
+    "#include <pk/pk.h>",
+    "#pragma once\n#include <pk/pk.h>  // the only header\nusing namespace pk;",
+    "// reinterpret_cast, asm and std::cout in a comment\n/* static int x; */",
+    'void f(host& h) { h.require(true, "no __asm__, no static, no ::system()"); }',
+    "constexpr int stages = knob(\"stages\", 4, {2, 3, 4});",
+    "struct k { static constexpr int n = 4; static constexpr int at(int i) { return i; } };",
+    "template <int N> struct box { int size() const { return N; } };",
+    "inline int twice(int x) { return 2 * x; }",
+    "namespace { constexpr int four = 4; struct pair { int a, b; }; }",
+    "namespace mine { inline float gelu(float x) { return x / (1.0f + x); } }",
+    "using chunk = tile<bf16, 64, 64>;\nstatic_assert(chunk::rows == 64, \"rows\");",
+    "struct k { PK_ROLE loader(issuer self, shared& s) { auto& x = s.in.wait(); } };",
+    "void f() { auto g = [&](auto& x, int i) { return x + i; }; auto h = [=, &g] { return 1; }; }",
+    "void f() { for ([[maybe_unused]] int t : tasks()) { } int a = b & c, d = b && c, e = 1'000; }",
+    "template <class A, class B> using pick = std::conditional_t<std::is_same_v<A, B>, A, B>;",
+    "enum class mode { a, b };\nstruct opaque;",
+    "PK_KERNEL(mine)\n",
+    "void f(group<> self, signals s) { signal(self, s, 0, 1); wait(self, s, 0, 1); s.open(self); }",
+    "consteval int half(int x) { return x / 2; }",
+    "void f() { PK_UNROLL for (int j = 0; j < 2; ++j) { } }",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("source", HONEST)
+def test_honest_code_passes(source: str) -> None:
+    assert scanned(source) == ()
+
+
+FORBIDDEN = (
+    ("#include <cstdio>", "#include"),
+    ('#include "/etc/passwd"', "#include"),
+    ("#define wait(...)", "#define"),
+    ("#if 0\n#endif", "#if"),
+    ("%:include <cstdio>", "digraph"),
+    ("#include <pk/pk.h> /*\n*//**/ int x;", "#include"),
+    ("_Pragma(\"GCC optimize\")", "_Pragma"),
+    ("void f() { asm(\"syscall\"); }", "asm"),
+    ("void f() { __asm__(\"syscall\"); }", "__asm__"),
+    ("void f() { __builtin_trap(); }", "__builtin_trap"),
+    ("void f() { as\\\nm(\"\"); }", "backslash"),
+    ("// comment \\\nint x;", "comment"),
+    ("auto s = R\"(\n)\";", "raw string"),
+    ("void f() { auto p = reinterpret_cast<int>(x); }", "reinterpret_cast"),
+    ("void f() { const_cast<args&>(g).n = 1; }", "const_cast"),
+    ("void f() { g(&x); }", "&x"),
+    ("void f() { auto p = &x; }", "&x"),
+    ("void f() { auto p = bitand x; }", "bitand"),
+    ("void f() { float* p = q; }", "float*"),
+    ("void f() { g((char*)x); }", "char*"),
+    ("void f() { new int; }", "new"),
+    ("extern \"C\" void f();", "extern"),
+    ("void f() { goto out; out: ; }", "goto"),
+    ("void f() { sim::arithmetic(); }", "sim"),
+    ("void f() { pk::sim::signal(a); }", "sim"),
+    ("namespace engine = pk::sim;", "sim"),
+    ("using namespace sim;", "sim"),
+    ("namespace pk { int x(); }", "namespace pk"),
+    ("void f() { if (t.data) return; }", ".data"),
+    ("void f() { g.a.ref.row_stride = 0; }", ".ref"),
+    ("void f() { s.x.storage[0] = 1; }", ".storage"),
+    ("void f() { auto [a, b, c, d] = g.a; }", "auto ["),
+    ("void f() { auto& [a, b] = g.a; }", "auto ["),
+    ("void f() { printf(\"PASS\"); }", "printf"),
+    ("void f() { std::printf(\"PASS\"); }", "std::printf"),
+    ("void f() { std::thread t; }", "std::thread"),
+    ("using namespace std;", "std"),
+    ("void f() { ::kill(1, 9); }", "kill"),
+    ("void f() { ::signal(11, h); }", "::signal"),
+    ("void f() { exit(0); }", "exit"),
+    ("void f() { clock(); }", "clock"),
+    ("int main() { return 0; }", "main"),
+    ("int counter = 0;", "int counter"),
+    ("int counter;", "int counter"),
+    ("float cache[4] = {1, 2};", "float cache"),
+    ("namespace { int counter; }", "int counter"),
+    ("struct evil { evil(); } instance;", "struct evil"),
+    ("template <class T> int state = 0;", "template"),
+    ("inline int counter = 0;", "inline int"),
+    ("const int x = f();", "const int"),
+    ("void f() { static int n = 0; }", "static"),
+    ("struct k { static inline int n = 0; };", "static"),
+    ("struct k { static int n; };", "static"),
+    ("void f() { static int n(5); }", "static"),
+    ("thread_local int n;", "thread_local"),
+    ("struct k { mutable int n; };", "mutable"),
+    ("struct k { virtual void f(); };", "virtual"),
+    ("[[gnu::constructor]] void f() { }", "gnu"),
+    ("void f() { throw 1; }", "throw"),
+    ("\x0cint f();", "stray"),
+    ("// \r /*\nint f(); // */", "comment"),
+    ("/* never closed", "stray"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "token"), FORBIDDEN, ids=lambda text: text[:30])
+def test_tricks_are_named(source: str, token: str) -> None:
+    found = scanned(f"#include <pk/pk.h>\nusing namespace pk;\n{source}\n")
+    assert found, source
+    assert any(token in f".{violation.token}" or token in violation.token for violation in found)
+    assert all(violation.line >= 3 for violation in found)
+    for violation in found:
+        assert violation.why
+        assert violation.instead
+        assert violation.instead in str(violation)
+
+
+def test_lines_are_the_sources() -> None:
+    source = '#include <pk/pk.h>\n/* two\nlines */ int f();\n"text"; goto x;\n\n  asm("");\n'
+    assert [(v.line, v.token) for v in scanned(source) if v.token in {"goto", "asm"}] == [
+        (4, "goto"),
+        (6, "asm"),
+    ]
+
+
+def test_every_rule_is_needed_once() -> None:
+    source = 'void f() { asm(""); asm(""); }'
+    assert len([v for v in scanned(source) if v.token == "asm"]) == 1
+
+
+def test_other_languages_are_not_scanned() -> None:
+    assert scan(Candidate("triton", {"kernel.py": "import os"})) == ()
+
+
+def test_tokens_of_any_text() -> None:
+    """No input ends the scanner with an error, and no character is lost but blanks and comments."""
+    import random
+
+    source = random.Random(7)
+    alphabet = "ab_1.'\"\\\n /*#%:<>[](){}&=;R\r\t\x0b\u00e9\u2028"
+    for _ in range(2000):
+        text = "".join(source.choice(alphabet) for _ in range(40))
+        for token in tokens(text):
+            assert 1 <= token.line <= text.count("\n") + 1
