@@ -21,8 +21,13 @@ _reduce_scatter = _either("reduce_scatter_single", "reduce_scatter_tensor")
 
 
 def all_gather(output: Tensor, input: Tensor, group: dist.ProcessGroup) -> None:
-    """Fill `output` with the `input` of every rank, in rank order along dimension 0."""
-    _all_gather(output, input, group=group)
+    """Fill `output` with the `input` of every rank, in rank order along dimension 0.
+
+    `output` has the shape of `input` with a new first dimension W, or with W times its rows.
+    """
+    # gloo wants the ranks' parts concatenated, not stacked in a dimension of their own.
+    rows = output.view(group.size() * input.shape[0], *input.shape[1:])
+    _all_gather(rows, input, group=group)
 
 
 def reduce_scatter(output: Tensor, input: Tensor, group: dist.ProcessGroup) -> None:

@@ -82,8 +82,9 @@ class Fields:
         return items
 
     def cost(self, key: str) -> float:
-        value: object = self.data.get(key)
-        if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        value: Any = self.data.get(key)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value < 0:
             raise self.error(key, "must be a finite number that is not negative")
         return float(value)
 

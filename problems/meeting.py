@@ -77,7 +77,9 @@ class Meeting:
                 self._fail(f"The ranks disagree in collective {number}: {_by_rank(current.calls)}.")
             if len(current.calls) == self.world_size:
                 self._finish(current, number, combine)
-            self._wait(lambda: current.results is not None, lambda: self._missing(number))
+            self._wait(
+                lambda: current.results is not None, lambda gone: self._missing(number, gone)
+            )
             assert current.results is not None
             return current.results[rank]
 
@@ -93,7 +95,10 @@ class Meeting:
         with self._changed:
             self._wait(
                 lambda: len(box) > 0,
-                lambda: f"Rank {rank} waits for a message of rank {source} (tag {tag}); none came",
+                lambda gone: (
+                    f"Rank {rank} waits for a message of rank {source} (tag {tag}); "
+                    + ("it has returned or raised" if gone else "none came")
+                ),
                 needs=source,
             )
             return box.popleft()
@@ -114,24 +119,32 @@ class Meeting:
         self._changed.notify_all()
 
     def _wait(
-        self, done: Callable[[], bool], missing: Callable[[], str], needs: int | None = None
+        self,
+        done: Callable[[], bool],
+        missing: Callable[[set[int]], str],
+        needs: int | None = None,
     ) -> None:
+        """Wait for `done`; `missing` words the failure, given the ranks that have left."""
         end = time.monotonic() + self.deadline_s
         while not done():
             if self._failure is not None:
                 raise RendezvousError(self._failure, first=False)
             gone = self._left if needs is None else self._left & {needs}
             if gone:
-                who = ", ".join(str(rank) for rank in sorted(gone))
-                self._fail(f"{missing()}: rank {who} has already returned or raised.")
+                self._fail(f"{missing(gone)}.")
             remaining = end - time.monotonic()
             if remaining <= 0 or not self._changed.wait(remaining):
-                self._fail(f"{missing()} within {self.deadline_s:g} s.")
+                self._fail(f"{missing(set())} within {self.deadline_s:g} s.")
 
-    def _missing(self, number: int) -> str:
+    def _missing(self, number: int, gone: set[int]) -> str:
         calls = self._rounds[number].calls
-        absent = [str(rank) for rank in range(self.world_size) if rank not in calls]
-        return f"Rank {', '.join(absent)} did not come to collective {number} ({_by_rank(calls)})"
+        if gone:
+            return (
+                f"Rank {_listed(gone)} has returned or raised without coming to collective "
+                f"{number} ({_by_rank(calls)})"
+            )
+        absent = set(range(self.world_size)) - set(calls)
+        return f"Rank {_listed(absent)} did not come to collective {number} ({_by_rank(calls)})"
 
     def _fail(self, message: str) -> None:
         if self._failure is not None:
@@ -139,6 +152,10 @@ class Meeting:
         self._failure = message
         self._changed.notify_all()
         raise RendezvousError(message)
+
+
+def _listed(ranks: set[int]) -> str:
+    return ", ".join(str(rank) for rank in sorted(ranks))
 
 
 def _by_rank(calls: dict[int, str]) -> str:

@@ -216,20 +216,23 @@ def _read_file(path: Path, *, exactly: int | None = None, at_most: int = 0) -> b
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise WireError(f"{path.name} cannot be read: {error.strerror}.") from error
-    with os.fdopen(handle, "rb", buffering=0) as file:
+    try:
         status = os.fstat(handle)
-        size = exactly if exactly is not None else min(status.st_size, at_most + 1)
-        if not stat.S_ISREG(status.st_mode) or (exactly is None and size > at_most):
-            raise WireError(f"{path.name} must be a plain file of at most {at_most} bytes.")
+        if not stat.S_ISREG(status.st_mode):
+            raise WireError(f"{path.name} must be a plain file.")
+        if exactly is None and status.st_size > at_most:
+            raise WireError(f"{path.name} may have at most {at_most} bytes.")
         if exactly is not None and status.st_size != exactly:
             raise WireError(f"{path.name} has {status.st_size} bytes instead of {exactly}.")
-        data = bytearray(size)
+        data = bytearray(status.st_size)
         view, filled = memoryview(data), 0
-        while filled < size:
-            count = file.readinto(view[filled:])
+        while filled < len(data):
+            count = os.readv(handle, [view[filled:]])
             if not count:
-                raise WireError(f"{path.name} ended after {filled} of {size} bytes.")
+                raise WireError(f"{path.name} ended after {filled} of {len(data)} bytes.")
             filled += count
+    finally:
+        os.close(handle)
     return data
 
 
