@@ -4,6 +4,8 @@ A custom problem's description comes from an untrusted process as JSON; `from_js
 that is out of form.
 """
 
+import inspect
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -22,7 +24,7 @@ from problems.contract import (
     Tolerance,
 )
 from problems.errors import UnknownShape
-from problems.fields import MAX_DIMS, MAX_EXTENT, NAME, Fields
+from problems.fields import MAX_DIMS, MAX_EXTENT, MAX_TEXT, NAME, Fields
 
 DTYPES: Mapping[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
@@ -33,7 +35,6 @@ DTYPES: Mapping[str, torch.dtype] = {
     )
 }  # fmt: skip
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-MAX_TEXT = 20_000
 MAX_SHAPES = 64
 MAX_WORLD = 64
 
@@ -54,7 +55,10 @@ class ShapeInfo:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything about a problem that is not code, at one world size; see `Problem`."""
+    """Everything about a problem that is not code, at one world size; see `Problem`.
+
+    `reference_code` is the text of its reference, for people and models to read.
+    """
 
     number: int | None
     slug: str
@@ -70,6 +74,7 @@ class Description:
     peer_dims: Mapping[str, int]
     world_size: int
     shapes: tuple[ShapeInfo, ...]
+    reference_code: str = ""
 
     def shape(self, name: str) -> ShapeInfo:
         """The shape of that name. Raises UnknownShape, which lists the known ones."""
@@ -95,6 +100,7 @@ class Description:
             "peer_dims": dict(self.peer_dims),
             "world_size": self.world_size,
             "shapes": [_shape_to_json(shape) for shape in self.shapes],
+            "reference_code": self.reference_code or None,
         }
 
     @classmethod
@@ -116,6 +122,7 @@ class Description:
             peer_dims=reader.integers("peer_dims", limit=MAX_DIMS),
             world_size=reader.integer("world_size", low=1, high=MAX_WORLD),
             shapes=tuple(_shape_from_json(item) for item in reader.items("shapes", MAX_SHAPES)),
+            reference_code=reader.optional("reference_code", reader.long_text) or "",
         )
 
 
@@ -140,12 +147,21 @@ def describe(problem: Problem, world_size: int) -> Description:
             for shape in problem.shapes
             if problem.divides(shape.dims, world_size)
         ),
+        reference_code=_reference_code(problem),
     )
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     """The name of a dtype on the wire: "bfloat16"."""
     return str(dtype).removeprefix("torch.")
+
+
+def _reference_code(problem: Problem) -> str:
+    """The text of `reference`; empty if there is no file to read it from."""
+    try:
+        return textwrap.dedent(inspect.getsource(type(problem).reference))[:MAX_TEXT]
+    except OSError:
+        return ""
 
 
 def _shape_info(problem: Problem, shape: Shape, world_size: int) -> ShapeInfo:

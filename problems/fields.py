@@ -1,6 +1,5 @@
 """Read untrusted JSON field by field."""
 
-import math
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,6 +9,8 @@ from problems.errors import WireError
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 MAX_DIMS = 8
 MAX_EXTENT = 1 << 40
+MAX_TEXT = 20_000
+MAX_COST = 1e30
 
 Value = TypeVar("Value")
 
@@ -40,6 +41,9 @@ class Fields:
         if not 0 < len(text) <= limit or any(ord(c) < 32 and c not in "\n\t" for c in text):
             raise self.error(key, f"must be 1 to {limit} printable characters")
         return text
+
+    def long_text(self, key: str) -> str:
+        return self.text(key, MAX_TEXT)
 
     def name(self, key: str) -> str:
         return self._named(key, self.value(key, str))
@@ -84,8 +88,8 @@ class Fields:
     def cost(self, key: str) -> float:
         value: Any = self.data.get(key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0:
-            raise self.error(key, "must be a finite number that is not negative")
+        if not number or not 0 <= value <= MAX_COST:
+            raise self.error(key, f"must be a number from 0 to {MAX_COST:g}")
         return float(value)
 
     def _named(self, key: str, item: object) -> str:

@@ -10,10 +10,9 @@ from problems.description import (
     COLLECTIVES,
     DTYPES,
     MAX_SHAPES,
-    MAX_TEXT,
     dtype_name,
 )
-from problems.fields import MAX_DIMS, MAX_EXTENT, NAME
+from problems.fields import MAX_DIMS, MAX_EXTENT, MAX_TEXT, NAME
 
 CHECK_WORLDS = (2, 4)
 

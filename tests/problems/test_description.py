@@ -1,5 +1,6 @@
 """Descriptions: what they hold, and that nothing malformed is read."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -30,9 +31,16 @@ def test_what_it_says() -> None:
         "b": OutputSpec((32, 64), torch.bfloat16),
     }
     assert tiny.outputs == {"c": OutputSpec((16, 64), torch.bfloat16)}
+    assert description.reference_code.startswith("def reference(self, group")
+    assert "reduce_scatter(c, torch.matmul(a, b), group)" in description.reference_code
     assert tiny.costs == get(16).costs({"M": 64, "N": 64, "K": 128}, 4)
     with pytest.raises(UnknownShape, match="m8192n8192k8192"):
         description.shape("m1")
+
+
+def test_a_description_without_code_survives_json() -> None:
+    description = dataclasses.replace(describe(get("allgather"), 2), reference_code="")
+    assert Description.from_json(description.to_json()) == description
 
 
 def test_shapes_that_do_not_divide_are_left_out() -> None:
@@ -73,6 +81,8 @@ BAD_SHAPE: list[tuple[str, Any]] = [
     ("outputs", []),
     ("flops", "many"),
     ("flops", float("inf")),
+    ("flops", float("nan")),
+    ("flops", 10**400),
     ("hbm_bytes", -1),
     ("nvlink_bytes", True),
     ("baseline", None),
