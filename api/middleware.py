@@ -46,6 +46,7 @@ class Guard:
             return
         identity = f"req_{secrets.token_hex(8)}"
         scope.setdefault("state", {})["request_id"] = identity
+        request_headers = Headers(scope=scope)
         started = False
 
         async def send_with_headers(message: Message) -> None:
@@ -57,9 +58,12 @@ class Guard:
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
                 headers["Referrer-Policy"] = "no-referrer"
+                if message["status"] >= 400 and "transfer-encoding" in request_headers:
+                    # Otherwise the server reads the rest of the body, to reuse the connection.
+                    headers["Connection"] = "close"
             await send(message)
 
-        refusal = self._refusal(Headers(scope=scope), scope["method"])
+        refusal = self._refusal(request_headers, scope["method"])
         if refusal is not None:
             await self._answer(*refusal, identity)(scope, receive, send_with_headers)
             return

@@ -113,11 +113,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if kind.code == "body_too_large":
         extensions["limit_bytes"] = request.app.state.max_body_bytes
     return problem_response(
-        kind,
-        detail,
-        instance=request_id(request),
-        headers=error.headers,
-        extensions=extensions,
+        kind, detail, instance=request_id(request), headers=error.headers, extensions=extensions
     )
 
 

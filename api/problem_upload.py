@@ -28,7 +28,7 @@ def admit(service: ServiceContext, body: ProblemCreate) -> ProblemRead:
         findings = report.to_json()["findings"]
         detail = f"The lint of {description.slug!r} found {len(findings)} things to change."
         raise ApiError("problem_rejected", detail, findings=findings)
-    _require_free(description.slug)
+    require_free(description.slug)
     source = body.source.encode()
     sha256 = service.store.artifacts.put(source)
     try:
@@ -63,8 +63,8 @@ def _examine(service: ServiceContext, source: str) -> tuple[Description, LintRep
         raise ApiError("infrastructure", f"The sandbox failed: {error}") from None
 
 
-def _require_free(slug: str) -> None:
-    """The catalogue's names are taken; those of added problems the database guards."""
+def require_free(slug: str) -> None:
+    """Raise `problem_exists` for a name of the catalogue; the database guards the added ones."""
     try:
         get(slug)
     except UnknownProblem:

@@ -72,13 +72,13 @@ def run_service(
 
 
 @contextmanager
-def service_in_thread(settings: Settings) -> Iterator[str]:
+def service_in_thread(settings: Settings, *, work: bool = True) -> Iterator[str]:
     """Serve in a thread of this process and give the address; the service has ended afterwards.
 
     Raises PortTakenError, and ServiceFailedError when it does not come up.
     """
     with _listening(settings) as listener:
-        server = _server(settings, allow_remote=False, work=True, log_level="error")
+        server = _server(settings, allow_remote=False, work=work, log_level="error")
         thread = threading.Thread(
             target=server.run, kwargs={"sockets": [listener]}, name="pkforge-service"
         )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -46,13 +47,10 @@ class ServiceClient:
     """Talks to one pkforge service. Every failure is a `CliError` with the documented exit code."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+        self.url = _checked(url).rstrip("/")
         timeout = httpx.Timeout(_REQUEST_S, connect=_CONNECT_S)
-        try:
-            # The service is this machine or one the user named: a proxy setting is for neither.
-            self._http = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
-        except httpx.InvalidURL as error:
-            raise CliError(ExitCode.USAGE, f"{url!r} is not a URL: {error}") from None
+        # The service is this machine or one the user named: a proxy setting is for neither.
+        self._http = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +89,7 @@ class ServiceClient:
         cursor: str | None = None
         while limit > 0:
             page = self.get(path, limit=min(limit, 100), cursor=cursor, **params)
-            yield from page["items"]
+            yield from page["items"][:limit]
             limit -= len(page["items"])
             cursor = page["next_cursor"]
             if cursor is None:
@@ -158,7 +156,7 @@ class ServiceClient:
                 f"the service at {self.url} did not answer in time ({type(error).__name__}); "
                 f"look at its log, or try again",
             ) from None
-        except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
+        except httpx.TransportError as error:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> CliError:
@@ -167,6 +165,17 @@ class ServiceClient:
             f"no service answers at {self.url} ({error}); start one with `pkforge serve`, "
             f"or name another with --url or PKFORGE_URL",
         )
+
+
+def _checked(url: str) -> str:
+    """`url` if it can be asked; `CliError` otherwise."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and (parts.port or 1) > 0:
+            return url
+    except ValueError:
+        pass
+    raise CliError(ExitCode.USAGE, f"{url!r} is not the address of a service: use http://HOST:PORT")
 
 
 def _event(data: str) -> Event | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,18 +61,45 @@ def _run(policy: str, attempts: int, usd: float, keep: bool, started: float) -> 
 
     print(f"pkforge demo: {PROBLEM} on {TARGET}, shape {SHAPE}, policy {policy}")
     print("Every time below is simulated on a hardware sheet of 4 H200s; no GPU is used.\n")
+    log = settings.home / "service.log"
     try:
-        with service_in_thread(settings) as url, ServiceClient(url) as service:
+        with (
+            _logs_in(log),
+            service_in_thread(settings) as url,
+            ServiceClient(url) as service,
+        ):
             job = _optimize(service, policy, attempts, usd)
             _report(service, job, settings.home)
-            print(f"total time    {time.monotonic() - started:.0f} s")
+            print(f"total time    {time.monotonic() - started:.0f} s", flush=True)
             if keep:
-                note("serving until Ctrl-C ...")
+                note(f"serving {url}/#/jobs/{job['id']} until Ctrl-C ...")
                 _wait_for_ever()
     except (PortTakenError, ServiceFailedError) as error:
-        raise CliError(ExitCode.SERVICE, str(error)) from None
-    if not keep:
-        print(f"look again    PKFORGE_HOME={settings.home} pkforge serve")
+        raise CliError(ExitCode.SERVICE, f"{error} ({log})") from None
+    print(f"serve again   PKFORGE_HOME={settings.home} pkforge serve")
+
+
+@contextmanager
+def _logs_in(path: Path) -> Iterator[None]:
+    """Send the service's and its workers' logs to a file; `sys.stderr` stays the terminal."""
+    import os
+    import sys
+
+    from workers.logs import configure_logs
+
+    terminal = os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    # From here on descriptor 2, which the workers inherit, is the file.
+    configure_logs()
+    before, sys.stderr = sys.stderr, os.fdopen(terminal, "w", buffering=1)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        sys.stderr.close()
+        sys.stderr = before
 
 
 def _fresh_settings() -> Settings:
@@ -159,7 +188,7 @@ def _report(service: ServiceClient, job: Any, home: Path) -> None:
         print(f"  {safe(line)}")
     print(f"\nbundle        {path} (sha256 {digest[:16]}...)")
     print(f"check it      pkforge eval {path}")
-    print(f"page          {service.url}/#/jobs/{job['id']}")
+    print(f"page          {service.url}/#/jobs/{job['id']} (while it is served: --keep)")
 
 
 def _first_correct(service: ServiceClient, attempts: str) -> Any:

@@ -31,21 +31,30 @@ app.add_typer(problems.app, name="problem")
 app.add_typer(targets.app, name="target")
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
-) -> None:
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         from api.version import VERSION
 
         print(f"pkforge {VERSION}")
         raise typer.Exit
 
 
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
 def main() -> NoReturn:
     """Run the command line and exit with a documented code."""
     try:
-        app()
+        app(prog_name="pkforge")
     except CliError as error:
         note(f"pkforge: {safe(error)}")
         sys.exit(error.code)

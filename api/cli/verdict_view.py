@@ -85,7 +85,7 @@ def bottleneck_lines(timing: Mapping[str, Any]) -> list[str]:
     exposed = {name: v for name, v in shares_of(found.get("exposed_us")).items() if v >= _LEAST_US}
     if exposed:
         parts = [f"{name} {microseconds(value)}" for name, value in exposed.items()]
-        lines.append("    tensor cores wait for: " + ", ".join(parts))
+        lines.append("    exposed time: " + ", ".join(parts))
     return lines
 
 
