@@ -79,7 +79,8 @@ def postgres_server() -> Iterator[Postgres]:
                 f"host=127.0.0.1 port={port} user=pkforge dbname=postgres connect_timeout=2"
             ).close()
 
-        with _server([*user, "--pdeathsig", "INT", *command], signal.SIGINT, folder, ready):
+        # SIGQUIT: at once, as nobody needs the data any more.
+        with _server([*user, "--pdeathsig", "QUIT", *command], signal.SIGQUIT, folder, ready):
             yield Postgres(port)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING
 
-from workers.processes import abandon, die_with_parent
+from workers.processes import abandon, die_with_parent, exit_now
 
 if TYPE_CHECKING:
     from workers.parts import OpenParts
@@ -33,12 +32,10 @@ def main(arguments: list[str] | None = None, *, open_parts: OpenParts | None = N
     from workers.runner import run_job
 
     configure_logs()
-    parts = {} if open_parts is None else {"open_parts": open_parts}
-    end = run_job(options.job_id, Settings(), last_resort=abandon, **parts)
+    end = run_job(options.job_id, Settings(), open_parts=open_parts, last_resort=abandon)
     if end in ("queued", "lost", "cancelled"):
         # Threads of an evaluation that was cut off may still run; nobody waits for them.
-        sys.stderr.flush()
-        os._exit(0)
+        exit_now(0)
     return 0
 
 

@@ -6,21 +6,23 @@ import os
 import signal
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery import Celery, bootsteps, signals
-from celery.exceptions import Reject
 from celery.worker import state
 from kombu.exceptions import KombuError, OperationalError
 from redis.exceptions import RedisError
 
 from store import Settings, open_store
 from store.errors import DatabaseUnavailableError
-from workers.enqueue import CPU_QUEUE
+from workers.enqueue import CPU_QUEUE, TASK, enqueue
 from workers.logs import configure_logs
-from workers.processes import abandon, die_with_parent
+from workers.processes import abandon, die_with_parent, kill_descendants
 from workers.reaper import reap
+
+if TYPE_CHECKING:
+    from workers.parts import OpenParts
 
 log = structlog.get_logger(__name__)
 
@@ -59,27 +61,33 @@ def application(settings: Settings) -> Celery:
             "max_retries": 0,
         },
     )
-
-    @app.task(name="workers.run_job")  # type: ignore[untyped-decorator]
-    def run_job_task(job_id: str) -> None:
-        _run(job_id, settings)
-
-    step = type("ReaperStep", (_ReaperStep,), {"settings": settings})
-    app.steps["consumer"].add(step)
     return app
 
 
-def run_worker(settings: Settings, queues: Sequence[str] = (CPU_QUEUE,)) -> int:
+def run_worker(
+    settings: Settings,
+    queues: Sequence[str] = (CPU_QUEUE,),
+    *,
+    open_parts: OpenParts | None = None,
+) -> int:
     """Run jobs of these queues, one at a time, until SIGTERM or SIGINT; the exit code.
 
-    SIGTERM hands the running job back to the queue and ends within seconds.
+    SIGTERM hands the running job back to the queue and ends within seconds. `open_parts` replaces
+    the real policies and judge.
     """
     with open_store(settings, migrate=True):
         pass
     configure_logs()
+    app = application(settings)
+
+    @app.task(name=TASK)  # type: ignore[untyped-decorator]
+    def run_job_task(job_id: str) -> None:
+        _run(job_id, settings, open_parts)
+
+    app.steps["consumer"].add(type("ReaperStep", (_ReaperStep,), {"settings": settings}))
     signals.worker_shutting_down.connect(_drain)
     signals.worker_process_init.connect(_prepare_process)
-    application(settings).worker_main(
+    app.worker_main(
         [
             "worker",
             "--pool=prefork",
@@ -94,17 +102,22 @@ def run_worker(settings: Settings, queues: Sequence[str] = (CPU_QUEUE,)) -> int:
     return 0
 
 
-def _run(job_id: str, settings: Settings) -> None:
+def _run(job_id: str, settings: Settings, open_parts: OpenParts | None) -> None:
     # Here, not above: the parent of the pool's processes must never load torch.
     from workers.runner import run_job
 
-    end = run_job(job_id, settings, last_resort=abandon)
-    if end == "queued":
-        raise Reject("the worker is shutting down", requeue=True)
-    if end is None:
-        # Sent again because a worker died: its lease is in the way until it is reaped.
-        with open_store(settings) as store:
+    end = run_job(job_id, settings, open_parts=open_parts, last_resort=abandon)
+    kill_descendants()
+    if end not in ("queued", None):
+        return
+    with open_store(settings) as store:
+        if end is None:
+            # Sent again because a worker died: its lease is in the way until it is reaped.
             reap(store, settings)
+            return
+        with store.database.read() as tx:
+            target = tx.jobs.get(job_id).target
+    enqueue(settings, job_id, target)
 
 
 class _ReaperStep(bootsteps.StartStopStep):  # type: ignore[misc]

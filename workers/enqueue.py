@@ -9,6 +9,7 @@ from store import Settings
 log = structlog.get_logger(__name__)
 
 CPU_QUEUE = "cpu"
+TASK = "workers.run_job"
 
 
 def queue_of(target: str) -> str:
@@ -34,9 +35,7 @@ def enqueue(settings: Settings, job_id: str, target: str) -> bool:
     from workers.celery_app import BROKER_ERRORS, application
 
     try:
-        application(settings).send_task(
-            "workers.run_job", args=[job_id], queue=queue_of(target), retry=False
-        )
+        application(settings).send_task(TASK, args=[job_id], queue=queue_of(target), retry=False)
     except BROKER_ERRORS as error:
         log.warning("wake-up not sent", job_id=job_id, detail=str(error))
         return False

@@ -9,9 +9,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-# house: processes, a job runs in a process of its own, so that it can be ended whatever it does
-from subprocess import DEVNULL, Popen, TimeoutExpired
+from subprocess import DEVNULL, Popen, TimeoutExpired  # house: processes, one for each job
+from typing import NoReturn
 
 RUN_JOB = (sys.executable, "-m", "workers", "run-job")
 EXIT_ABANDONED = 75
@@ -63,10 +62,22 @@ def die_with_parent(parent: int) -> None:
 
 def abandon() -> None:
     """End this process at once, with all that it has started: for work that cannot be stopped."""
+    exit_now(EXIT_ABANDONED)
+
+
+def exit_now(code: int) -> NoReturn:
+    """End this process and all that it has started, without waiting for its threads."""
+    kill_descendants()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def kill_descendants() -> None:
+    """Kill what this process has started: work cut off at the wrong moment may have left some."""
     for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    os._exit(EXIT_ABANDONED)
 
 
 def descendants(pid: int) -> list[int]:

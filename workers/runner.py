@@ -49,15 +49,16 @@ def run_job(
     job_id: str,
     settings: Settings,
     *,
-    open_parts: OpenParts = real_parts,
+    open_parts: OpenParts | None = None,
     last_resort: Callable[[], None] | None = None,
 ) -> End | None:
     """Run a queued job to its end, or until this process must end; None if it is not queued.
 
     Returns its final state, `queued` if it was handed back (SIGTERM), or `lost` if another worker
     took it over meanwhile. Call it in the main thread, so that a cancellation ends an evaluation at
-    once; `last_resort` ends the process if even that does not help. Raises
-    DatabaseUnavailableError: the reaper then returns the job to the queue.
+    once; `last_resort` ends the process if even that does not help. `open_parts` replaces the real
+    policies and judge. Raises DatabaseUnavailableError: the reaper then returns the job to the
+    queue.
     """
     with open_store(settings) as store:
         with store.database.write() as tx:
@@ -67,7 +68,7 @@ def run_job(
             return None
         with structlog.contextvars.bound_contextvars(job_id=job_id, fence=claim.fence):
             log.info("claimed", owner=claim.owner)
-            end = _Run(store, settings, claim, open_parts, last_resort).to_end()
+            end = _Run(store, settings, claim, open_parts or real_parts, last_resort).to_end()
             log.info("released", state=end)
             return end
 

@@ -1,8 +1,8 @@
 """A small judge whose verdict a candidate's text dictates, and jobs that use it.
 
 The text of a candidate holds words: `us=400` is its simulated time, `status=deadlock` its verdict,
-`sleep=60` runs a program for that long first, `die` kills the worker's process, `stubborn` ignores
-every request to stop.
+`gate` runs a program first for as long as the gate is shut, `die` kills the worker's process,
+`stubborn` ignores every request to stop.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ from workers.parts import Parts, Progress, Question
 
 PROBLEM, TARGET = "gemm_reducescatter", "sim:h200x4"
 BASELINE_US = 1000.0
+# As in a sandbox, it dies with whoever started it.
+WAIT_AT_THE_GATE = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("sh", "-c", "while [ -e gate ]; do sleep 0.1; done"),
+)
 
 
 def kernel(text: str) -> Candidate:
@@ -80,13 +85,13 @@ class ExampleParts:
         with judgements_file(self._home).open("a") as file:
             file.write(f"{question.depth} {text}\n")
         progress("build", {})
-        if match := re.search(r"sleep=(\d+)", text):
-            run_program(self._home, ("sleep", match[1]))
+        if re.search(r"\bgate\b", text):
+            run_program(self._home, WAIT_AT_THE_GATE)
         if re.search(r"\bdie\b", text):
             os.kill(os.getpid(), signal.SIGKILL)
         while re.search(r"\bstubborn\b", text):
             with suppress(BaseException):
-                run_program(self._home, ("sleep", "600"))
+                run_program(self._home, WAIT_AT_THE_GATE)
         progress("check", {"shape": "tiny"})
         return verdict(question.candidate, question.depth)
 
@@ -99,6 +104,16 @@ def run_program(home: Path, argv: tuple[str, ...]) -> None:
     """Run a program as the judge runs candidates."""
     limits = Limits(wall_s=600.0, memory_bytes=1 << 30)
     LocalExecutor().run(Command(argv, home, (), {"PATH": os.defpath}, limits))
+
+
+def shut_gate(settings: Settings) -> None:
+    """Let the judgements of candidates with `gate` last until `open_gate`."""
+    (settings.home / "gate").touch()
+
+
+def open_gate(settings: Settings) -> None:
+    """Let them end."""
+    (settings.home / "gate").unlink()
 
 
 def judgements_file(home: Path) -> Path:
