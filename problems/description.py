@@ -107,7 +107,7 @@ class Description:
     def from_json(cls, data: object) -> "Description":
         """Read what `to_json` wrote. Raises WireError, which names the field that is wrong."""
         reader = Fields(data)
-        return cls(
+        description = cls(
             number=reader.optional("number", reader.integer),
             slug=reader.name("slug"),
             title=reader.text("title", 200),
@@ -124,6 +124,8 @@ class Description:
             shapes=tuple(_shape_from_json(item) for item in reader.items("shapes", MAX_SHAPES)),
             reference_code=reader.optional("reference_code", reader.long_text) or "",
         )
+        _require_consistent(description, reader)
+        return description
 
 
 def describe(problem: Problem, world_size: int) -> Description:
@@ -228,6 +230,32 @@ def _shape_from_json(data: object) -> ShapeInfo:
             ),
         ),
     )
+
+
+def _require_consistent(description: Description, reader: Fields) -> None:
+    """What a comparison or a cost model relies on, beyond the form of each field."""
+    names = description.input_names + description.output_names
+    if len(set(names)) < len(names) or not description.output_names:
+        raise reader.error("input_names", "and output_names must differ, and outputs must exist")
+    if not description.mutates <= set(description.input_names):
+        raise reader.error("mutates", "must name inputs")
+    if len({shape.name for shape in description.shapes}) < len(description.shapes):
+        raise reader.error("shapes", "must have different names")
+    for shape in description.shapes:
+        if set(shape.inputs) != set(description.input_names):
+            raise reader.error("inputs", f"of shape {shape.name} must be those of input_names")
+        if set(shape.outputs) != set(description.output_names):
+            raise reader.error("outputs", f"of shape {shape.name} must be those of output_names")
+        for name, dim in description.peer_dims.items():
+            if name not in shape.outputs or dim >= len(shape.outputs[name].shape):
+                raise reader.error("peer_dims", "must name outputs and their dimensions")
+        costs = shape.costs
+        if not (costs.flops or costs.nvlink_bytes or costs.hbm_bytes):
+            raise reader.error("flops", "and the bytes cannot all be zero")
+        work = costs.baseline
+        sizes = [*(work.gemm or ()), *([work.collective_bytes] if work.collective else [])]
+        if not sizes or min(sizes) < 1:
+            raise reader.error("baseline", "needs positive sizes of a GEMM, a collective or both")
 
 
 def _specs_from_json(reader: Fields, key: str) -> dict[str, OutputSpec]:

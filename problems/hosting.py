@@ -5,7 +5,7 @@ files; a sandbox runs `python -m problems.host` and reads its files with `proble
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from problems.contract import Problem, Tensors
@@ -21,17 +21,20 @@ MAX_SEED = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Materialized:
-    """One call's tensors, one entry per rank: inputs, the reference's outputs, and the golden."""
+    """One call's tensors, one entry per rank: inputs, the reference's outputs, and the golden.
+
+    `peer_dims` are those of the problem.
+    """
 
     inputs: list[Tensors]
     reference: list[Tensors]
     golden: list[Tensors]
+    peer_dims: Mapping[str, int] = field(default_factory=dict)
 
     def bank(
         self,
         defective: dict[str, list[Tensors]] | None = None,
         previous: list[Tensors] | None = None,
-        peer_dims: Mapping[str, int] | None = None,
     ) -> tuple[WrongAnswer, ...]:
         """The known wrong answers of this call, for `compare`; see `wrong_answers.bank`."""
         return bank(
@@ -40,7 +43,7 @@ class Materialized:
             self.reference,
             defective=defective,
             previous=previous,
-            peer_dims=peer_dims,
+            peer_dims=self.peer_dims,
         )
 
 
@@ -83,7 +86,8 @@ class InProcessHost:
         inputs = self._inputs(shape, world_size, seed)
         kept = [{name: tensor.clone() for name, tensor in rank.items()} for rank in inputs]
         reference = run_ranks(self.problem, kept if self.problem.mutates else inputs)
-        return Materialized(inputs, reference, golden_of(self.problem, inputs))
+        golden = golden_of(self.problem, inputs)
+        return Materialized(inputs, reference, golden, self.problem.peer_dims)
 
     def defective(self, shape: str, world_size: int, seed: int) -> dict[str, list[Tensors]]:
         """Outputs of the reference under communication defects, for the wrong-answer bank."""

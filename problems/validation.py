@@ -118,6 +118,7 @@ def _sizes(problem: Problem) -> Iterator[str]:
             outputs = problem.output_specs(shape.dims, world_size)
             yield from _specs("input_specs", inputs, problem.input_names, where)
             yield from _specs("output_specs", outputs, problem.output_names, where)
+            yield from _parts(problem, outputs, where)
             yield from _costs(problem.costs(shape.dims, world_size), where)
     if problem.make_inputs.__func__ is not Problem.make_inputs:  # type: ignore[attr-defined]
         yield from _drawn(problem)
@@ -136,6 +137,13 @@ def _specs(method: str, specs: object, names: tuple[str, ...], where: str) -> It
         )
         if not good:
             yield f"`{method}` {where}: {name!r} must be self.spec(sizes...), got {spec}."
+
+
+def _parts(problem: Problem, outputs: object, where: str) -> Iterator[str]:
+    for name, dim in problem.peer_dims.items():
+        sizes = outputs[name].shape if isinstance(outputs, dict) and name in outputs else ()
+        if type(dim) is not int or not 0 <= dim < len(sizes):
+            yield f"`peer_dims` {where}: {name!r} has no dimension {dim}."
 
 
 def _costs(costs: object, where: str) -> Iterator[str]:

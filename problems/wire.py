@@ -117,7 +117,7 @@ def read_materialized(folder: Path, description: Description, shape: str) -> Mat
             "golden": [exact] * description.world_size,
         },
     )
-    return Materialized(sets["inputs"], sets["reference"], sets["golden"])
+    return Materialized(sets["inputs"], sets["reference"], sets["golden"], description.peer_dims)
 
 
 def read_defective(folder: Path, description: Description, shape: str) -> dict[str, list[Tensors]]:

@@ -66,6 +66,12 @@ BAD: list[tuple[str, Any]] = [
     ("peer_dims", {"y": 9}),
     ("world_size", 0),
     ("world_size", 1 << 20),
+    ("peer_dims", {"y": 3}),
+    ("peer_dims", {"z": 0}),
+    ("mutates", ["y"]),
+    ("input_names", ["y"]),
+    ("output_names", []),
+    ("output_names", ["y", "z"]),
     ("shapes", {}),
     ("shapes", [None]),
 ]
@@ -85,7 +91,13 @@ BAD_SHAPE: list[tuple[str, Any]] = [
     ("flops", 10**400),
     ("hbm_bytes", -1),
     ("nvlink_bytes", True),
+    ("inputs", {}),
+    ("outputs", {}),
+    ("name", "odd"),
     ("baseline", None),
+    ("baseline", {"gemm": None, "collective": None, "collective_bytes": 0}),
+    ("baseline", {"gemm": [1, 0, 1], "collective": None, "collective_bytes": 0}),
+    ("baseline", {"gemm": None, "collective": "all_reduce", "collective_bytes": 0}),
     ("baseline", {"gemm": [1, 2], "collective": None, "collective_bytes": 0}),
     ("baseline", {"gemm": None, "collective": "all_sing", "collective_bytes": 0}),
     ("baseline", {"gemm": None, "collective": "all_reduce", "collective_bytes": None}),
@@ -95,7 +107,7 @@ BAD_SHAPE: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("key", "value"), BAD)
 def test_a_malformed_field_is_named(key: str, value: Any) -> None:
     data = describe(get("allgather"), 4).to_json() | {key: value}
-    with pytest.raises(WireError, match=key):
+    with pytest.raises(WireError, match=rf"{key}|input_names|outputs"):
         Description.from_json(data)
 
 
@@ -104,6 +116,13 @@ def test_a_malformed_field_of_a_shape_is_refused(key: str, value: Any) -> None:
     data = describe(get("allgather"), 4).to_json()
     data["shapes"][0][key] = value
     with pytest.raises(WireError, match=r"shapes|inputs|outputs|baseline"):
+        Description.from_json(data)
+
+
+def test_costs_cannot_all_be_zero() -> None:
+    data = describe(get("allgather"), 4).to_json()
+    data["shapes"][1] |= {"flops": 0, "nvlink_bytes": 0, "hbm_bytes": 0.0}
+    with pytest.raises(WireError, match="cannot all be zero"):
         Description.from_json(data)
 
 

@@ -27,6 +27,7 @@ BREACHES: list[tuple[dict[str, Any], str]] = [
     ({"mutates": frozenset({"q"})}, "`mutates` names no input: q"),
     ({"replicated": frozenset({"q"})}, "`replicated` names no input: q"),
     ({"peer_dims": by_rank(q=0)}, "`peer_dims` names no output: q"),
+    ({"peer_dims": by_rank(y=2)}, "'y' has no dimension 2"),
     ({"shapes": [TINY]}, "`shapes` must be a tuple"),
     ({"shapes": (TINY, ODD)}, "at least one bench shape"),
     ({"shapes": (ODD, BENCH)}, 'check shape "tiny"'),

@@ -29,7 +29,7 @@ class Call:
     previous: list[Tensors]
 
     def bank(self) -> tuple[WrongAnswer, ...]:
-        return self.made.bank(self.defective, self.previous, get(self.slug).peer_dims)
+        return self.made.bank(self.defective, self.previous)
 
     def judge(self, outputs: Outputs) -> Comparison:
         dtype = get(self.slug).dtype
