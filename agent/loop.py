@@ -22,7 +22,9 @@ from sandbox.verdict import Verdict
 
 CONFIRM_AFTER = 4  # search attempts that did not beat a leader: it is judged in full, lest the
 # search goes on around a kernel that is only right by luck
-CONFIRM_BEST = 3  # verified leaders wanted at the end; one is enough once the wall time is over
+CONFIRM_BEST = (
+    3  # verified leaders wanted at the end; one if the target or the wall time is reached
+)
 CONFIRM_TRIES = 6  # leaders judged in full at the end to get them
 INFRA_RETRIES = 3  # of one attempt, on infra_error
 INFRA_ATTEMPTS = 2  # attempts in a row that only ever met infra_error: the job stops
@@ -170,7 +172,7 @@ class _Run:
         if self.history and self.history[-1].verdict is None:
             self._judge(self.history.pop())
         reason = self._search()
-        wanted = 1 if reason == "budget_wall" else CONFIRM_BEST
+        wanted = 1 if reason in ("budget_wall", "target_reached") else CONFIRM_BEST
         while self._blocked() is None and (leader := self._to_confirm(wanted)) is not None:
             self._try(_confirmation(leader))
         reason = self._blocked() or reason
