@@ -160,7 +160,7 @@ class _Watch:
     def _limit_reached(self) -> Exceeded | None:
         if time.monotonic() - self.started > self.limits.wall_s:
             return "wall"
-        if _resident_bytes(self.process.pid) > self.limits.memory_bytes:
+        if resident_bytes(self.process.pid) > self.limits.memory_bytes:
             return "memory"
         return None
 
@@ -192,7 +192,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     """Resident memory of a process and all its descendants, 0 where /proc does not tell."""
     total = 0
     pending = [pid]

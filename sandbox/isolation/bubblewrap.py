@@ -23,7 +23,7 @@ from pk_runtime.execution import (
     Completed,
     Exceeded,
     ExecutionError,
-    _resident_bytes,
+    resident_bytes,
 )
 from sandbox.isolation import cgroup, seccomp
 from sandbox.isolation.base import Capabilities, IsolationUnavailable, SandboxFault
@@ -258,7 +258,7 @@ class _Watch:
             return None
         if late:
             return "wall"
-        if self.group.limits_memory or _resident_bytes(launcher) < self.command.limits.memory_bytes:
+        if self.group.limits_memory or resident_bytes(launcher) < self.command.limits.memory_bytes:
             return None
         return "memory"
 
