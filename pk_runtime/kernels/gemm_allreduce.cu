@@ -70,11 +70,9 @@ struct gemm_allreduce {
       for (int col = per_tile * p.col; col < per_tile * (p.col + 1); ++col) {
         chunk& x = out.wait();
         int owner = t % self.world();
-        if (col < g.chunks()) {
-          store_async(self, g.part[owner], {self.rank(), p.row, col}, x);
-          signal(self, g.ready, owner, p.row * g.chunks() + col);
-        }
+        if (col < g.chunks()) store_async(self, g.part[owner], {self.rank(), p.row, col}, x);
         out.release();
+        if (col < g.chunks()) signal(self, g.ready, owner, p.row * g.chunks() + col);
       }
     }
   }

@@ -75,11 +75,10 @@ struct gemm_reducescatter {
       coord at = g.place(t, self.rank());
       for (int col = per_tile * at.col; col < per_tile * (at.col + 1); ++col) {
         chunk& x = out.wait();
-        if (col < g.c.tiles_across<chunk>()) {
-          store_async(self, g.part[at.plane], {self.rank(), at.row, col}, x);
-          signal(self, g.ready, at.plane, g.slot(at.row, col));
-        }
+        bool inside = col < g.c.tiles_across<chunk>();
+        if (inside) store_async(self, g.part[at.plane], {self.rank(), at.row, col}, x);
         out.release();
+        if (inside) signal(self, g.ready, at.plane, g.slot(at.row, col));
       }
     }
   }
