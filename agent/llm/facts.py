@@ -59,7 +59,8 @@ def machine_text(target: Target) -> str:
     """List every number of the hardware sheet; names carry the units."""
     lines = [
         f"# Machine: target {target}, {target.sheet.title}",
-        "GB = 1e9 bytes; rates per microsecond; tables are lists of [size, value].",
+        "'simulator' is what the simulator charges (GB = 1e9 bytes, rates per microsecond); the "
+        "tables are measurements, lists of [size, value].",
         *_numbers(target.sheet),
     ]
     return "\n".join(lines)
@@ -85,7 +86,7 @@ def _record(value: object) -> str:
 
 def _plain(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return str(int(value)) if value.is_integer() else f"{value:g}"
     if isinstance(value, tuple):
         return "[" + " ".join(_plain(item) for item in value) + "]"
     return f"({_record(value)})" if dataclasses.is_dataclass(value) else str(value)
