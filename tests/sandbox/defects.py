@@ -41,7 +41,7 @@ _ADD = "accumulate(self, sum, in.wait());"
 _LOADER = "auto in = s.in.producer(self);"
 
 DEFECTS = (
-    Defect("dropped signal", *_RS, _SIGNAL, "", "deadlock",
+    Defect("dropped signal", *_RS, _SIGNAL, ";", "deadlock",
            ("communicator", "waits for signal 'ready'", "expected 4, seen 0")),
     Defect("wrong expected count", *_RS, _WAIT, _WAIT.replace("world()", "world() + 1"), "deadlock",
            ("expected 5, seen 4", "the expected count is too high")),
@@ -55,10 +55,11 @@ DEFECTS = (
            ("kernel.cu:", "expected")),
     Defect("endless loop", *_RS, _LOADER, _LOADER + " for (;;) {}", "timeout",
            ("loader", "endless loop")),
-    Defect("signal before store", *_RS, f"{_STORE}\n          {_SIGNAL}", f"{_SIGNAL} {_STORE}",
+    Defect("signal before store", *_RS, f"if (inside) {_STORE}",
+           f"if (inside) {_SIGNAL} if (inside) {_STORE} inside = false;",
            "race", ("before a wait makes it safe",)),
     Defect("wrong declared total", *_RS, "tiles_across<chunk>(), h.world());",
-           "tiles_across<chunk>(), h.world() + 1);", "deadlock", ("declares 5 per launch",)),
+           "tiles_across<chunk>(), h.world() + 1);", "race", ("declares 5 per launch",)),
     Defect("unknown tensor", *_RS, 'h.input("a"', 'h.input("q"', "crashed",
            ("no tensor 'q'", "it has a, b, c")),
     Defect("slot never released", *_RS, "out.release();", "", "crashed",
@@ -83,7 +84,7 @@ DEFECTS = (
     Defect("swapped rank", "alltoall", "alltoall", "g.y[at.plane], {self.rank(),",
            "g.y[self.rank()], {at.plane,", "wrong_output", ("own input x",)),
     Defect("dropped signal", "gemm_allreduce", "gemm_allreduce",
-           "signal(self, g.ready, owner, p.row * g.chunks() + col);", "", "deadlock",
+           "signal(self, g.ready, owner, p.row * g.chunks() + col);", ";", "deadlock",
            ("communicator", "waits for signal 'ready'")),
     Defect("wrong reduction", "gemm_allreduce", "gemm_allreduce", "sums.sum(self.world(),",
            "sums.sum(self.world() - 1,", "wrong_output", ("without rank 3",)),
