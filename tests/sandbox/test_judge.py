@@ -94,8 +94,9 @@ def test_full_depth_goes_over_all_shapes_and_world_sizes(judge: Judge) -> None:
     checked = {(c["shape"], c["world_size"]) for c in verdict.evidence["checks"]}
     assert checked == {(shape, world) for shape in ("tiny", "odd", "default") for world in (2, 4)}
     for entry in verdict.evidence["checks"]:
-        assert entry["schedules"][0] == 0
-        assert len(set(entry["schedules"])) == (8 if entry["shape"] != "default" else 2)
+        small = entry["shape"] != "default"
+        assert entry["schedules"][:2] == [0, 1] if small else entry["schedules"][0] > 1
+        assert len(set(entry["schedules"])) == (8 if small else 1)
 
 
 def test_work_left_out_where_nothing_is_compared(judge: Judge) -> None:
