@@ -163,7 +163,8 @@ def _first_line(error: Exception) -> str:
 def _create_engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
-        engine = create_engine(parsed, json_serializer=_json)
+        # Connections are open files here: no request has to wait for a free one.
+        engine = create_engine(parsed, json_serializer=_json, max_overflow=-1)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine

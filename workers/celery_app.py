@@ -51,7 +51,10 @@ def application(settings: Settings) -> Celery:
         task_time_limit=settings.max_job_wall_s + _LAST_RESORT_MARGIN_S,
         worker_soft_shutdown_timeout=_SOFT_SHUTDOWN_S,
         worker_hijack_root_logger=False,
+        # A broker that comes back finds its workers waiting; their jobs go on meanwhile.
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_timeout=_CONNECT_S,
         broker_transport_options={
             # Longer than any job: a message that shows again would be a duplicate (harmless).

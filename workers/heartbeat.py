@@ -36,8 +36,9 @@ class Stopwatch:
 class Heartbeat:
     """Renews the lease of `claim` while it is entered, and interrupts the work when it must end.
 
-    `last_resort` is called, in this thread, when the work goes on for `settings.abandon_s` after
-    it was told to end; it is expected to end the process.
+    `last_resort` is called, in its thread, when the work goes on for `settings.abandon_s` after it
+    was told to end; it is expected to end the process. Call `work_ended` before what comes after
+    the work.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Heartbeat:
         self._interruption = interruption
         self._last_resort = last_resort
         self._over = threading.Event()
+        self._working = True
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._renewed_at = time.monotonic()
 
@@ -71,19 +73,20 @@ class Heartbeat:
         self._over.set()
         self._thread.join()
 
+    def work_ended(self) -> None:
+        """The work has ended; what is left to do has to be waited for."""
+        self._working = False
+
     def _run(self) -> None:
         told_at: float | None = None
         while not self._over.wait(self._settings.control_poll_s):
             self._beat()
-            if self._interruption.reason is None:
+            reason = self._interruption.reason
+            if reason is None or not self._working or self._last_resort is None:
                 continue
             told_at = told_at or time.monotonic()
-            if time.monotonic() - told_at > self._settings.abandon_s and self._last_resort:
-                log.error(
-                    "work does not end; ending its process",
-                    job_id=self._claim.job_id,
-                    reason=self._interruption.reason,
-                )
+            if time.monotonic() - told_at > self._settings.abandon_s:
+                log.error("work does not end", job_id=self._claim.job_id, reason=reason)
                 self._last_resort()
 
     def _beat(self) -> None:

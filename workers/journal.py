@@ -36,7 +36,7 @@ class StoreJournal:
         self._interruption = interruption
         self._limit_usd = limit_usd
         self._judging: AttemptRecord | None = None
-        self._stage: str | None = None
+        self._step: dict[str, Any] = {}
         with store.database.read() as tx:
             self._elapsed_s = tx.jobs.get(claim.job_id).ran_s
 
@@ -123,14 +123,15 @@ class StoreJournal:
         return record
 
     def progress(self, stage: str, detail: Mapping[str, Any]) -> None:
-        """Tell that the judge has reached a stage. Writes `attempt.stage` once per stage."""
+        """Tell what the judge begins to do. Writes `attempt.stage` once for each step."""
         self._interruption.check()
-        if stage == self._stage or self._judging is None:
+        step = {**detail, "stage": stage}
+        if step == self._step or self._judging is None:
             return
         with self._writing() as tx:
-            payload = {**detail, "number": self._judging.number, "stage": stage}
+            payload = step | {"number": self._judging.number}
             tx.events.append(self._job_id, "attempt.stage", payload)
-            self._stage = stage
+            self._step = step
 
     # --- the loop's own
 
@@ -205,7 +206,7 @@ class StoreJournal:
 
     def _begin(self, record: AttemptRecord) -> None:
         self._judging = record
-        self._stage = None
+        self._step = {}
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -41,7 +41,6 @@ class Result:
     state: FinalState
     stop_reason: str | None
     detail: str
-    best: AttemptRecord | None = None
     error: dict[str, Any] | None = None
 
 
@@ -107,7 +106,8 @@ class _Run:
                         return "lost"
                     if interrupted.reason == "drained":
                         return self._hand_back()
-                    result = self._cancelled()
+                    result = Result("cancelled", "cancelled", "The job was cancelled.")
+                self._heartbeat.work_ended()
                 return self._finish(result)
         except LeaseLostError as error:
             log.warning("lease lost", detail=str(error))
@@ -154,17 +154,13 @@ class _Run:
             for _ in range(INFRA_RETRIES):
                 if verdict.status == "infra_error":
                     verdict = parts.judge(question, journal.progress)
-            record = journal.judged(record.number, verdict)
+            journal.judged(record.number, verdict)
         if verdict.status == "infra_error":
             return _failed("infra_error", verdict.summary)
-        return Result("succeeded", None, verdict.summary, best=record)
+        return Result("succeeded", None, verdict.summary)
 
     def _journal(self, limit_usd: float = 0.0) -> StoreJournal:
         return StoreJournal(self._store, self._claim, self._interruption, limit_usd=limit_usd)
-
-    def _cancelled(self) -> Result:
-        best = best_verified(self._journal().attempts())
-        return Result("cancelled", "cancelled", "The job was cancelled.", best)
 
     def _hand_back(self) -> End:
         with self._store.database.write() as tx:
@@ -172,11 +168,14 @@ class _Run:
         return "queued"
 
     def _finish(self, result: Result) -> End:
-        """Write down how the job ended, with the bundle of its kernel."""
+        """Write down how the job ended; whatever ended it, what it verified is its result."""
+        attempts = self._journal().attempts()
         bundle = None
-        if self._job.kind == "optimization" and result.best is not None:
+        if self._job.kind == "evaluation":
+            best = next((attempt for attempt in attempts if attempt.verdict is not None), None)
+        elif best := best_verified(attempts):
             try:
-                bundle = self._bundle(result.best)
+                bundle = self._bundle(best, attempts)
             except Exception as error:
                 log.exception("no bundle")
                 summary = f"The kernel's bundle could not be made: {type(error).__name__}: {error}"
@@ -193,16 +192,16 @@ class _Run:
                 result.state,
                 stop_reason=result.stop_reason,
                 detail=result.detail,
-                best_number=None if result.best is None else result.best.number,
+                best_number=None if best is None else best.number,
                 bundle_sha256=sha256,
                 error=result.error,
                 ran_s=self._heartbeat.stopwatch.lap(),
             )
         return result.state
 
-    def _bundle(self, best: AttemptRecord) -> bytes:
+    def _bundle(self, best: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bytes:
         with self._open_parts(self._settings, self._store, self._job) as parts:
-            return bundle_of(self._job, best, self._journal().attempts(), parts.interface())
+            return bundle_of(self._job, best, attempts, parts.interface())
 
 
 def _optimized(outcome: Outcome) -> Result:
@@ -214,7 +213,7 @@ def _optimized(outcome: Outcome) -> Result:
     if state == "failed":
         summary = f"No attempt was verified as correct. {outcome.detail}"
         error = {"reason": "no_kernel", "summary": summary}
-    return Result(state, outcome.stop_reason, outcome.detail, outcome.best, error)
+    return Result(state, outcome.stop_reason, outcome.detail, error)
 
 
 def _failed(reason: str, summary: str) -> Result:

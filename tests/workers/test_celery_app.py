@@ -29,6 +29,8 @@ sys.exit(run_worker(Settings(), open_parts=example_parts))
 """
 START_S = 90.0
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture
 def settings(tmp_path: Path, postgres: Postgres, empty_redis: str) -> Settings:

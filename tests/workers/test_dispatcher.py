@@ -17,6 +17,8 @@ from workers.processes import descendants
 
 FAILS_TO_START = (sys.executable, "-c", "import sys; sys.exit(3)")
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture
 def settings(sqlite_settings: Settings) -> Settings:

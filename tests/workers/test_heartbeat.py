@@ -89,6 +89,16 @@ def test_work_that_does_not_end_meets_the_last_resort(
         assert called.wait(60)
 
 
+def test_what_comes_after_the_work_is_waited_for(
+    settings: Settings, sqlite_store: Store, claim: Claim
+) -> None:
+    interruption, called = Interruption(), Event()
+    interruption.request("cancelled")
+    with Heartbeat(sqlite_store.database, claim, settings, interruption, called.set) as heartbeat:
+        heartbeat.work_ended()
+        assert not called.wait(5 * settings.abandon_s)
+
+
 def test_each_second_is_booked_once() -> None:
     stopwatch = Stopwatch()
     laps = [stopwatch.lap() for _ in range(3)]

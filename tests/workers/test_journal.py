@@ -81,8 +81,8 @@ def test_nothing_is_proposed_before_the_last_is_judged(store: Store) -> None:
 def test_every_step_is_told(store: Store) -> None:
     notes, claim, _ = journal(store)
     notes.propose(PROPOSAL)
-    for stage in ("build", "check", "check", "bench"):
-        notes.progress(stage, {"shape": "tiny"})
+    for stage, shape in (("check", "tiny"), ("check", "tiny"), ("check", "odd"), ("bench", "odd")):
+        notes.progress(stage, {"shape": shape})
     notes.judged(1, examples.verdict(PROPOSAL.candidate))
     notes.event("best.updated", {"number": 1, "speedup": 2.5})
     told = examples.events(store, claim.job_id)[2:]
@@ -99,7 +99,7 @@ def test_every_step_is_told(store: Store) -> None:
         "hypothesis": "three stages fit",
         "knobs": {"stages": 3},
     }
-    assert told[1][1] == {"number": 1, "stage": "build", "shape": "tiny"}
+    assert told[1][1] == {"number": 1, "stage": "check", "shape": "tiny"}
     judged = told[4][1]
     assert (judged["number"], judged["status"], judged["kind"]) == (1, "correct", "simulated")
     assert (judged["speedup"], judged["bottleneck"]) == (pytest.approx(2.5), "nvlink")

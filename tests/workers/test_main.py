@@ -19,7 +19,7 @@ from workers.processes import JobProcess, descendants
 from workers.reaper import reap
 from workers.runner import run_job
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 START_S = 60.0
 END_S = 30.0
