@@ -47,7 +47,11 @@ def job_detail(tx: Transaction, job: Job) -> JobRead:
         budget=BudgetBody(
             attempts=spec.budget.attempts, usd=spec.budget.usd, wall_s=spec.budget.wall_s
         ),
-        spent=SpentRead(attempts=summary.attempts, usd=summary.spent_usd, wall_s=job.ran_s),
+        spent=SpentRead(
+            attempts=sum(attempt.phase == "search" for attempt in tx.attempts.list(job.id)),
+            usd=summary.spent_usd,
+            wall_s=job.ran_s,
+        ),
         target_speedup=spec.target_speedup,
         seed=spec.seed,
         runs=job.runs,

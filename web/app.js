@@ -142,7 +142,7 @@ function renderJob() {
   document.title = `${job.problem} on ${job.target} \u2013 pkforge`;
   setText("job-title", `${job.problem} on ${job.target}`);
   setText("job-state", [stateOf(job), job.detail].filter(Boolean).join(": "));
-  setText("job-best", bestText(job.best));
+  setText("job-best", bestText(job));
   const facts = {
     Job: job.id,
     Policy: job.policy,
@@ -164,12 +164,14 @@ function renderJob() {
   if (ready) byId("download").setAttribute("href", job.links.kernel);
 }
 
-function bestText(best) {
-  if (!best) return "No correct attempt yet.";
+function bestText(job) {
+  const best = job.best;
+  if (!best) return job.finished_at ? "No correct attempt." : "No correct attempt yet.";
   const share = best.roofline_us && best.candidate_us ? best.roofline_us / best.candidate_us : null;
-  return `Best so far: ${times(best.speedup)} the baseline, ${microseconds(best.candidate_us)} ${best.kind} `
-    + `against ${microseconds(best.baseline_us)}; ${percent(share)} of the roofline `
-    + `(attempt ${best.number}${best.verified ? ", judged in full" : ""}).`;
+  return `${job.finished_at ? "Best" : "Best so far"}: ${times(best.speedup)} faster than the baseline, `
+    + `${microseconds(best.candidate_us)} against ${microseconds(best.baseline_us)} (both ${best.kind}), `
+    + `${percent(share)} of the roofline, in attempt ${best.number}`
+    + `${best.verified ? ", judged in full." : "."}`;
 }
 
 function renderAttempts() {
@@ -227,12 +229,17 @@ function renderAttempt(attempt) {
   setText("attempt-hypothesis", attempt.hypothesis);
   setText("attempt-summary", attempt.summary ?? "Not judged yet.");
   setText("attempt-evidence", JSON.stringify(attempt.verdict ?? {}, null, 2));
-  const knobs = Object.entries(attempt.knob_changes)
-    .map(([name, [before, after]]) => `knob ${name}: ${orDash(before)} \u2192 ${orDash(after)}\n`);
-  setText("attempt-diff", knobs.join("") + attempt.diff || "Nothing, or it has no parent.");
+  setText("attempt-diff", changeText(attempt));
   byId("attempt-source").replaceChildren(...Object.entries(attempt.files).flatMap(
     ([name, text]) => [element("h4", {}, name), element("pre", { tabindex: "0" }, text)]));
   renderTimings(attempt.verdict?.timings ?? []);
+}
+
+function changeText(attempt) {
+  if (attempt.parent === null) return "It has no parent.";
+  const knobs = Object.entries(attempt.knob_changes)
+    .map(([name, [before, after]]) => `knob ${name}: ${orDash(before)} \u2192 ${orDash(after)}\n`);
+  return knobs.join("") + attempt.diff || `Nothing: the same candidate as attempt ${attempt.parent}.`;
 }
 
 function renderTimings(timings) {
@@ -249,7 +256,21 @@ function renderTimings(timings) {
     percent(timing.roofline_fraction),
     orDash(timing.bottleneck),
   ].map((text) => element("td", {}, text))));
+  byId("attempt-why").replaceChildren(
+    ...timings.flatMap(whyLines).map((line) => element("li", {}, line)));
   table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+// What the simulator or the profiler says of one timed shape.
+function whyLines(timing) {
+  const { why, utilization, exposed_us: exposed } = timing.detail.bottleneck ?? {};
+  const listed = (figures, unit) => Object.entries(figures ?? {})
+    .sort(([, a], [, b]) => b - a).map(([name, value]) => `${name} ${unit(value)}`).join(", ");
+  return [
+    why && `${timing.shape}: ${why}`,
+    utilization && `${timing.shape}: busy ${listed(utilization, percent)}`,
+    exposed && `${timing.shape}: exposed ${listed(exposed, microseconds)}`,
+  ].filter(Boolean);
 }
 
 // --- what the address asks for ---

@@ -2,16 +2,27 @@
 
 import { byId, microseconds, setText, svgElement } from "./dom.js";
 
-const WIDTH = 900;
 const HEIGHT = 270;
-const LEFT = 70;
-const RIGHT = 120;
-const TOP = 16;
+const LEFT = 64;
+const RIGHT = 16;
+const TOP = 34;
 const BOTTOM = 34;
 
+let shown = { attempts: [], best: null };
+
 export function drawChart(attempts, best) {
+  shown = { attempts, best };
+  draw();
+}
+
+// Drawn in pixels of the element, so that its text has the size of other text at any width.
+new ResizeObserver(draw).observe(byId("chart"));
+
+function draw() {
+  const { attempts, best } = shown;
   const chart = byId("chart");
-  chart.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  const width = Math.max(chart.clientWidth, 240);
+  chart.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   chart.replaceChildren();
   const timed = attempts.filter((attempt) => attempt.candidate_us !== null);
   setText("chart-text", describe(attempts, best));
@@ -21,12 +32,13 @@ export function drawChart(attempts, best) {
   const roofline = best?.roofline_us;
   const top = 1.08 * Math.max(baseline ?? 0, ...timed.map((attempt) => attempt.candidate_us));
   const last = Math.max(2, attempts.at(-1).number);
-  const x = (number) => LEFT + ((number - 1) / (last - 1)) * (WIDTH - LEFT - RIGHT);
+  const right = width - RIGHT;
+  const x = (number) => LEFT + 8 + ((number - 1) / (last - 1)) * (right - LEFT - 16);
   const y = (us) => HEIGHT - BOTTOM - (us / top) * (HEIGHT - TOP - BOTTOM);
 
-  drawAxes(chart, x, y, top, last, timed[0].kind);
-  if (baseline) drawLevel(chart, y(baseline), "baseline", `baseline ${microseconds(baseline)}`);
-  if (roofline) drawLevel(chart, y(roofline), "roofline", `roofline ${microseconds(roofline)}`);
+  drawAxes(chart, x, y, { top, last, right, kind: timed[0].kind });
+  if (baseline) drawLevel(chart, y(baseline), right, "baseline", `baseline ${microseconds(baseline)}`);
+  if (roofline) drawLevel(chart, y(roofline), right, "roofline", `roofline ${microseconds(roofline)}`);
   chart.append(svgElement("path", { class: "best-line", d: bestPath(attempts, x, y) }));
   for (const attempt of attempts) drawAttempt(chart, attempt, x, y);
 }
@@ -43,24 +55,23 @@ function describe(attempts, best) {
 const correct = (attempts) =>
   attempts.filter((attempt) => attempt.status === "correct" && attempt.candidate_us !== null);
 
-function drawAxes(chart, x, y, top, last, kind) {
+function drawAxes(chart, x, y, { top, last, right, kind }) {
   const floor = y(0);
-  chart.append(svgElement("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: floor, y2: floor }));
-  for (const share of [0, 0.25, 0.5, 0.75]) {
+  chart.append(svgElement("line", { class: "axis", x1: LEFT, x2: right, y1: floor, y2: floor }));
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
     const label = { x: LEFT - 8, y: y(top * share) + 4, "text-anchor": "end" };
-    chart.append(svgElement("text", label, microseconds(top * share)));
+    chart.append(svgElement("text", label, String(Number((top * share).toPrecision(3)))));
   }
-  const step = Math.max(1, Math.ceil(last / 15));
+  const step = Math.max(1, Math.ceil((last * 28) / (right - LEFT)));
   for (let number = 1; number <= last; number += step) {
-    chart.append(svgElement("text", { x: x(number), y: floor + 16, "text-anchor": "middle" }, String(number)));
+    chart.append(svgElement("text", { x: x(number), y: floor + 18, "text-anchor": "middle" }, String(number)));
   }
-  chart.append(svgElement("text", { x: WIDTH - RIGHT + 8, y: floor + 16 }, "attempt"));
-  chart.append(svgElement("text", { x: WIDTH - RIGHT + 8, y: TOP + 4 }, `${kind} time`));
+  chart.append(svgElement("text", { x: 8, y: 16 }, `\u00b5s ${kind}, by attempt`));
 }
 
-function drawLevel(chart, level, name, label) {
-  chart.append(svgElement("line", { class: name, x1: LEFT, x2: WIDTH - RIGHT, y1: level, y2: level }));
-  chart.append(svgElement("text", { x: WIDTH - RIGHT + 8, y: level + 4 }, label));
+function drawLevel(chart, level, right, name, label) {
+  chart.append(svgElement("line", { class: name, x1: LEFT, x2: right, y1: level, y2: level }));
+  chart.append(svgElement("text", { x: right - 4, y: level - 5, "text-anchor": "end" }, label));
 }
 
 function bestPath(attempts, x, y) {

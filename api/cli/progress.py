@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from api.cli.client import Event
 from api.cli.console import note, safe, stderr
-from api.cli.formats import UNKNOWN, knobs, status_style, timed, times
+from api.cli.formats import UNKNOWN, knobs, microseconds, status_style, timed, times
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,30 +86,39 @@ class JobProgress:
         return f"{self.job_id}: {self.state}{ending}, {len(self.rows)} attempts{spent}{lead}"
 
 
-def attempts_table(rows: Iterable[Row], best: int | None) -> Table:
-    """The attempts as a table."""
+def attempts_table(rows: Sequence[Row], best: int | None) -> Table:
+    """The attempts as a table, narrow enough for 80 columns; the best one has a star."""
     from rich.table import Table
     from rich.text import Text
 
+    kinds = sorted({row.kind for row in rows if row.kind is not None})
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("attempt", "parent", "phase", "status", "knobs"):
-        table.add_column(title)
-    for title in ("time", "speedup"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("bottleneck")
+    for title in ("attempt", "from", "status"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("knobs", overflow="fold", min_width=18)
+    for title in (f"time ({kinds[0]})" if len(kinds) == 1 else "time", "speedup"):
+        table.add_column(title, justify="right")
+    table.add_column("bottleneck", overflow="fold")
     for row in rows:
-        status = f"pending: {row.stage}" if row.status == "pending" and row.stage else row.status
         table.add_row(
             Text(f"{row.number}{' *' if row.number == best else ''}"),
             Text(UNKNOWN if row.parent is None else str(row.parent)),
-            Text(row.phase),
-            Text(safe(status), style=status_style(row.status)),
+            Text(safe(_status(row)), style=status_style(row.status)),
             Text(safe(knobs(row.knobs))),
-            Text(timed(row.candidate_us, row.kind)),
+            Text(microseconds(row.candidate_us))
+            if len(kinds) < 2
+            else Text(timed(row.candidate_us, row.kind)),
             Text(times(row.speedup)),
             Text(safe(row.bottleneck or UNKNOWN)),
         )
     return table
+
+
+def _status(row: Row) -> str:
+    """The status; a re-judged attempt says that it was judged in full."""
+    if row.status == "pending":
+        return row.stage or "pending"
+    return f"{row.status}, full" if row.phase == "confirm" else row.status
 
 
 @contextmanager
@@ -128,7 +137,7 @@ def shown(progress: JobProgress) -> Iterator[Callable[[Event], None]]:
         # The newest rows: a live display taller than the screen cannot be redrawn in place.
         room = max(5, console.height - 6)
         rows = list(progress.rows.values())[-room:]
-        return Group(attempts_table(rows, progress.best), Text(progress.headline))
+        return Group(attempts_table(rows, progress.best), Text(safe(progress.headline)))
 
     with Live(drawn(), console=console, refresh_per_second=4) as live:
 

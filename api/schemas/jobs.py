@@ -88,7 +88,7 @@ class BestRead(BestSummary):
 class SpentRead(Schema):
     """What a job has used up."""
 
-    attempts: int = Field(description="Attempts, those of the final confirmation included.")
+    attempts: int = Field(description="Attempts while searching; confirming the best few is free.")
     usd: float = Field(description="US dollars spent on and reserved for model calls.")
     wall_s: float = Field(description="Seconds of working time, as of the last heartbeat.")
 

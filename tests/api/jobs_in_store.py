@@ -37,7 +37,13 @@ def verdict(of: Candidate, us: float | None, status: Status = "correct", **chang
         roofline_us=ROOFLINE_US,
         roofline_fraction=ROOFLINE_US / (us or 1.0),
         bottleneck="nvlink",
-        detail={"utilization": {"nvlink_out": 0.9, "tensor": 0.4}},
+        detail={
+            "bottleneck": {
+                "name": "nvlink",
+                "why": "nvlink is the busiest",
+                "utilization": {"tensor": 0.4, "nvlink_out": 0.9},
+            }
+        },
     )
     given = Verdict(
         status=status,

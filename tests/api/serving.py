@@ -140,3 +140,24 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
             return line.strip()
         time.sleep(0.05)
     raise RuntimeError(f"the service did not start:\n{log.read_text()}")
+
+
+def processes_of(home: Path) -> list[int]:
+    """Processes that work in an installation, by what their environment says."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"PKFORGE_HOME={home}\0".encode() in environment:
+            found.append(int(folder.name))
+    return found
+
+
+def await_no_processes(home: Path, *, but: tuple[int, ...] = (), within_s: float = 20.0) -> None:
+    """Wait until nothing works in an installation any more; fails when something stays."""
+    deadline = time.monotonic() + within_s
+    while set(processes_of(home)) - set(but):
+        assert time.monotonic() < deadline, f"left running: {processes_of(home)}"
+        time.sleep(0.1)

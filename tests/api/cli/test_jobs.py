@@ -93,7 +93,15 @@ def test_show_prints_the_attempts(run: Run, served: Served) -> None:
     job_id = jobs_in_store.succeeded(served.store)
     ran = run("job", "show", job_id)
     assert ran.code == 0
-    for text in ("500 us simulated", "2.000x", "build_failed", "stages=4", "nvlink", "exhausted"):
+    for text in (
+        "time (simulated)",
+        "500 us",
+        "2.000x",
+        "build_failed",
+        "stages=4",
+        "nvlink",
+        "exhausted",
+    ):
         assert text in ran.out
     assert len(json.loads(run("job", "show", job_id, "--json").out)["attempts"]) == 3
 

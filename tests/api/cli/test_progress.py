@@ -65,12 +65,26 @@ def test_plain_lines_say_status_time_kind_and_bottleneck() -> None:
     assert lines[-1].startswith("job_1: succeeded (plateaued), 2 attempts, 0.25 USD; best 1.250x")
 
 
+def drawn(progress: JobProgress, width: int = 80) -> str:
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(attempts_table(list(progress.rows.values()), progress.best))
+    return captured.get()
+
+
 def test_a_pending_attempt_shows_its_stage() -> None:
     progress, _ = told(EVENTS[:4])
-    console = Console(width=200, record=True, file=None)
-    with console.capture() as captured:
-        console.print(attempts_table(progress.rows.values(), progress.best))
-    assert "pending: check" in captured.get()
+    assert "check" in drawn(progress)
+
+
+def test_the_table_fits_80_columns_and_cuts_nothing() -> None:
+    progress, _ = told(EVENTS)
+    progress.rows[2].knobs = {f"knob_{number}": number for number in range(9)}
+    text = drawn(progress)
+    assert "\u2026" not in text
+    for part in ("1 *", "1234 us", "1.250x", "nvlink", "knob_8=8", "(simulated)", "deadlock, full"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_replayed_and_partial_events_do_no_harm() -> None:
