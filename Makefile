@@ -13,10 +13,10 @@ POLICY ?= tuner
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test lint format lock clean server-env dev-env
+.PHONY: help demo serve test gpu-test lint format lock clean server-env dev-env
 
 help: ## list these commands
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: server-env ## optimize GEMM + reduce-scatter on simulated H200s, watch it, keep the kernel (POLICY=llm:MODEL)
 	.venv/bin/pkforge demo --policy "$(POLICY)" $(ARGS)
@@ -26,6 +26,10 @@ serve: server-env ## run the service and its page on this machine until Ctrl-C
 
 test: dev-env ## run every test: the fast ones in parallel, then the slow ones
 	scripts/test.sh $(ARGS)
+
+gpu-test: ## run the tests that need four Hopper GPUs, with the python3 on PATH (torch, numpy, pytest, nvcc)
+	NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 \
+	  python3 -m pytest tests/gpu -q -p no:cacheprovider $(ARGS)
 
 lint: dev-env ## check style, types, layers and scripts; changes nothing
 	scripts/lint.sh

@@ -1,5 +1,8 @@
-"""Which resource bounds a simulated run, from the engine's figures. Rules in a fixed order, first hit
-wins; every figure behind the choice is kept, so that a person can disagree with it."""
+"""Which resource bounds a simulated run, from the engine's figures.
+
+Rules in a fixed order, first hit wins; every figure behind the choice is kept, so that a person can
+disagree with it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -82,12 +85,14 @@ def _choose(
     if multiplies and exposed["tail"] > WAITING * total:
         return (
             "exposed_communication",
-            f"{exposed['tail']:.1f} of {total:.1f} us follow the last multiplication; links are busy {link:.0%}",
+            f"{exposed['tail']:.1f} of {total:.1f} us follow the last multiplication; "
+            f"links are busy {link:.0%}",
         )
     if exposed["signals"] > WAITING * total:
         return (
             "waiting_for_peers",
-            f"loaders wait {exposed['signals']:.1f} of {total:.1f} us for signals; links are busy {link:.0%}",
+            f"loaders wait {exposed['signals']:.1f} of {total:.1f} us for signals; "
+            f"links are busy {link:.0%}",
         )
     if exposed["output"] > WAITING * total:
         return (
@@ -97,7 +102,8 @@ def _choose(
     if multiplies and exposed["operands"] > WAITING * total:
         return (
             "operand_supply",
-            f"consumers wait {exposed['operands']:.1f} of {total:.1f} us for operands; L2 hit rate {hit_rate:.0%}",
+            f"consumers wait {exposed['operands']:.1f} of {total:.1f} us for operands; "
+            f"L2 hit rate {hit_rate:.0%}",
         )
     busiest = max(usage, key=lambda k: usage[k])
     if usage[busiest] < 0.5:

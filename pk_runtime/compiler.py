@@ -37,10 +37,9 @@ SIMULATOR_FLAGS = ("-std=c++20", "-O1", "-g0", "-Wall", "-Werror=return-type", "
 # The whole engine is linked: a candidate's own main() must clash with it, not replace it.
 WHOLE, END_WHOLE = ("-Wl,--whole-archive",), ("-Wl,--no-whole-archive",)
 ENGINE_FLAGS = ("-std=c++20", "-O2", "-g0", *GCC_MESSAGES)
-CUBIN_FLAGS = (
-    *("-std=c++20", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin"),
-    *("-Xptxas", "-v", "-Xcompiler", "-H"),
-)
+GPU_FLAGS = ("-std=c++20", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcompiler", "-H")
+CUBIN_FLAGS = (*GPU_FLAGS, "-cubin", "-Xptxas", "-v")
+LIBRARY_FLAGS = (*GPU_FLAGS, "-shared", "-Xcompiler", "-fPIC")
 
 
 class BuildError(Exception):
@@ -93,23 +92,30 @@ class Compiler:
 
     def cubin(self, candidate: Candidate) -> Path:
         """The sm_90a machine code of a pk or cuda candidate; `kernel.log` lies beside it."""
+        return self._gpu(candidate, CUBIN_FLAGS, "kernel.cubin")
+
+    def library(self, candidate: Candidate) -> Path:
+        """A shared library with the sm_90a kernel and the functions that launch it."""
+        return self._gpu(candidate, LIBRARY_FLAGS, "kernel.so")
+
+    def _gpu(self, candidate: Candidate, flags: tuple[str, ...], result: str) -> Path:
         if candidate.language == "triton":
             raise _unsupported(candidate, "Triton compiles its kernels itself", "pk or cuda source")
         _accept(candidate)
         host, tool = gxx(), nvcc()
-        key = _key("cubin", candidate, tool, (*CUBIN_FLAGS, host.version), INCLUDE)
+        key = _key(result, candidate, tool, (*flags, host.version), INCLUDE)
         argv = (
-            *(str(tool.path), *CUBIN_FLAGS, f"-I{INCLUDE}", _knob_macro(candidate)),
-            *("-ccbin", str(host.path), candidate.main_file, "-o", "kernel.cubin"),
+            *(str(tool.path), *flags, f"-I{INCLUDE}", _knob_macro(candidate)),
+            *("-ccbin", str(host.path), candidate.main_file, "-o", result),
         )
 
         def build(folder: Path) -> None:
             reads = (INCLUDE, tool.root)
-            log = self._compile(candidate, argv, reads, (tool, host), "kernel.cubin", folder)
+            log = self._compile(candidate, argv, reads, (tool, host), result, folder)
             ptxas = [line for line in log.splitlines() if line.startswith(("ptxas info", "    "))]
             (folder / "kernel.log").write_text("\n".join(ptxas), encoding="utf-8")
 
-        return self.cache.get(key, build, self.limits.wall_s) / "kernel.cubin"
+        return self.cache.get(key, build, self.limits.wall_s) / result
 
     def engine(self) -> Path:
         """The simulator's engine as a static library, built on first use."""

@@ -13,4 +13,6 @@ def text() -> str:
     for place in _PLACES:
         if place.is_file():
             return place.read_text(encoding="utf-8")
-    raise FileNotFoundError(f"the programming guide is missing: looked for {_PLACES[0]} and {_PLACES[1]}")
+    raise FileNotFoundError(
+        f"the programming guide is missing: looked for {_PLACES[0]} and {_PLACES[1]}"
+    )

@@ -70,7 +70,7 @@ class TimingRun:
 
 
 class Simulator:
-    """Runs simulator programs. `workspace` holds one fresh directory per run, removed afterwards."""
+    """Runs simulator programs. `workspace` holds one fresh directory per run, then removed."""
 
     def __init__(self, executor: Executor, workspace: Path) -> None:
         self._executor = executor

@@ -59,6 +59,7 @@ def run(
     errors: list[Exception | None] = [None] * world_size
 
     def work(rank: int) -> None:
+        torch.set_num_threads(1)  # of this thread: W teams that spin on few cores crawl
         try:
             with torch.no_grad():
                 group = ThreadGroup(rank, meeting, defect)
