@@ -63,7 +63,12 @@ def serve(
         raise CliError(ExitCode.SERVICE, str(error)) from None
 
 
-def worker() -> None:
+def worker(
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(help="Queue to serve, such as gpu.h200.x4; may be repeated. Default: cpu."),
+    ] = None,
+) -> None:
     """Run jobs for a service that has a broker (PKFORGE_BROKER_URL), until Ctrl-C."""
     from api.cli.exits import CliError, ExitCode
     from api.cli.options import settings
@@ -76,5 +81,6 @@ def worker() -> None:
             "(and the same PKFORGE_DATABASE_URL and PKFORGE_ARTIFACTS) for a worker of its own",
         )
     from workers.celery_app import run_worker
+    from workers.enqueue import CPU_QUEUE
 
-    raise typer.Exit(run_worker(chosen))
+    raise typer.Exit(run_worker(chosen, queue or (CPU_QUEUE,)))

@@ -167,6 +167,21 @@ def test_a_killed_service_goes_on_from_the_last_stored_attempt(tmp_path: Path) -
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
 
 
+def test_an_evaluation_is_judged(tmp_path: Path) -> None:
+    candidate = {"language": "pk", "files": {"kernel.cu": KERNEL.read_text()}, "knobs": {}}
+    body = {"problem": "1", "target": "sim:h200x4", "shapes": ["tiny"], "depth": "quick"}
+    broken = candidate | {"files": {"kernel.cu": KERNEL.read_text().replace("void", "vold", 1)}}
+    with serving(tmp_path) as process:
+        for what, status in ((candidate, "correct"), (broken, "build_failed")):
+            made = httpx.post(
+                f"{process.url}/v1/evaluations", json=body | {"candidate": what}, timeout=30
+            ).json()
+            assert events_of(process.url, made["id"])[-1]["type"] == "job.finished"
+            judged = httpx.get(process.url + made["links"]["self"]).json()
+            assert judged["status"] == "succeeded"
+            assert judged["verdict"]["status"] == status
+
+
 def test_cancelling_ends_a_running_job_and_its_processes(tmp_path: Path) -> None:
     with serving(tmp_path) as process:
         body = {"problem": "16", "target": "sim:h200x4", "shape": "m8192n8192k8192"}
