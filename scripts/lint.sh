@@ -22,7 +22,7 @@ scripts_parse() {
 check "ruff check" .venv/bin/ruff check --quiet .
 check "ruff format" .venv/bin/ruff format --check --quiet .
 check "mypy" .venv/bin/mypy
-check "layers" .venv/bin/lint-imports --quiet
+check "layers" .venv/bin/lint-imports --no-logo
 check "shell scripts" scripts_parse
 
 if [[ ${#failed[@]} -gt 0 ]]; then
