@@ -41,6 +41,8 @@ _EDG_FRAME = re.compile(
 )
 _EDG_DETAIL = re.compile(r" {8,}(?P<text>(?:argument|object|operand) types? (?:is|are): .*)$")
 _PTXAS = re.compile(r"ptxas (?P<where>.*?)(?:error|fatal) *: (?P<message>.*)$")
+# What nvcc writes itself, beside the source, between its passes.
+_NVCC_PASS = re.compile(r"(?:\./)*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_[\w.-]+\.c")
 _HEADER_TRACE = re.compile(r"[.!x]+ (?P<path>\S.*)$")
 _ERRORS = frozenset(
     {"error", "fatal error", "sorry, unimplemented", "internal compiler error"}
@@ -156,6 +158,8 @@ def foreign_headers(log: str, tree: SourceTree) -> tuple[str, ...]:
     foreign = []
     for line in log.splitlines():
         if (trace := _HEADER_TRACE.fullmatch(line)) is None or tree.owns(trace["path"]):
+            continue
+        if _NVCC_PASS.fullmatch(trace["path"]):
             continue
         path = Path(_normal(trace["path"]))
         if not any(path.is_relative_to(folder) for folder in tree.headers):

@@ -1,5 +1,6 @@
 """The compiler driver with the real g++ and nvcc."""
 
+import ctypes
 import dataclasses
 import threading
 from pathlib import Path
@@ -14,7 +15,8 @@ from pk_runtime.compiler import (
     UnsupportedLanguage,
 )
 from pk_runtime.execution import Command, Completed, Limits, LocalExecutor
-from pk_runtime.kernels import shipped_kernel
+from pk_runtime.gpu_abi import ABI_VERSION, Description, Failure
+from pk_runtime.kernels import shipped, shipped_kernel
 from pk_runtime.toolchain import ToolchainError
 
 KERNEL = shipped_kernel("alltoall")
@@ -289,3 +291,14 @@ class TestCubin:
     def test_triton_is_refused(self, compiler: Compiler) -> None:
         with pytest.raises(UnsupportedLanguage, match="Triton compiles its kernels itself"):
             compiler.cubin(Candidate("triton", {"kernel.py": "x"}))
+
+
+@pytest.mark.usefixtures("needs_nvcc")
+def test_a_library_exports_what_a_launcher_needs(compiler: Compiler) -> None:
+    library = ctypes.CDLL(str(compiler.library(shipped("alltoall")[0])))
+    about = Description.in_dll(library, "pk_description")
+    assert (about.abi, about.name) == (ABI_VERSION, b"alltoall")
+    assert about.failure_bytes == ctypes.sizeof(Failure)
+    assert about.roles == 0b0101  # loader and storer
+    for name in ("pk_setup", "pk_prepare", "pk_launch"):
+        assert hasattr(library, name)
