@@ -16,7 +16,7 @@ ARGS ?=
 .PHONY: help demo serve test gpu-test lint format lock clean server-env dev-env
 
 help: ## list these commands
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: server-env ## optimize GEMM + reduce-scatter on simulated H200s, watch it, keep the kernel (POLICY=llm:MODEL)
 	.venv/bin/pkforge demo --policy "$(POLICY)" $(ARGS)

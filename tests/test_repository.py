@@ -264,7 +264,7 @@ def test_server_lock_is_part_of_dev_lock() -> None:
 
 def test_every_make_target_is_documented() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"^([a-z]+):[^#\n]*## \S", makefile, re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):[^#\n]*## \S", makefile, re.MULTILINE)
     assert {"help", "demo", "test", "lint", "serve", "format", "clean"} <= set(targets)
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "development.md").read_text()
     missing = [target for target in targets if f"make {target}" not in text]
