@@ -83,6 +83,8 @@ DEFECTS = (
            "g.y[(self.rank() + i) % self.world()]", "g.y[(i) % 2]", "wrong_output", ("rank",)),
     Defect("swapped rank", "alltoall", "alltoall", "g.y[at.plane], {self.rank(),",
            "g.y[self.rank()], {at.plane,", "wrong_output", ("own input x",)),
+    Defect("input overwritten", "alltoall", "alltoall", "store_async(self, g.y[at.plane], {",
+           "store_async(self, g.x, {", "crashed", ("'x'", "which is an input")),
     Defect("dropped signal", "gemm_allreduce", "gemm_allreduce",
            "signal(self, g.ready, owner, p.row * g.chunks() + col);", ";", "deadlock",
            ("communicator", "waits for signal 'ready'")),
