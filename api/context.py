@@ -13,21 +13,20 @@ from api.checks import Readiness
 from store.settings import Settings
 from store.stores import Store
 
-# Loading a stranger's problem file takes seconds of a core; more at once would starve the rest.
-_UPLOADS_AT_ONCE = 1
-
 
 @dataclass
 class ServiceContext:
-    """One running service. `stopping` is set as soon as the process is asked to end."""
+    """One running service.
+
+    `stopping` is set as soon as the process is asked to end; whoever looks at an uploaded problem
+    holds `uploads`.
+    """
 
     settings: Settings
     store: Store
     readiness: Readiness
     stopping: threading.Event
-    uploads: anyio.CapacityLimiter = field(
-        default_factory=lambda: anyio.CapacityLimiter(_UPLOADS_AT_ONCE)
-    )
+    uploads: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))
 
 
 def service_context(request: Request) -> ServiceContext:

@@ -195,6 +195,12 @@ _TYPES = (
         "Run `pkforge doctor` on the service's machine and do what it says.",
     ),
     ErrorType(
+        "busy",
+        503,
+        "The service is busy with other requests of this kind",
+        "Try again after the seconds in `Retry-After`.",
+    ),
+    ErrorType(
         "infrastructure",
         503,
         "A part of the service failed while it handled the request",

@@ -70,10 +70,11 @@ class Guard:
         try:
             await self.app(scope, receive, send_with_headers)
         except Exception:
-            log.exception("request failed", request_id=identity, path=scope["path"])
+            # The answer first: a log that cannot be written must not cost it.
             if not started:
                 answer = self._answer("internal_error", _FAILED, identity)
                 await answer(scope, receive, send_with_headers)
+            log.exception("request failed", request_id=identity, path=scope["path"])
 
     def _answer(self, code: str, detail: str, identity: str) -> Response:
         extensions = {"limit_bytes": self.max_body_bytes} if code == "body_too_large" else {}

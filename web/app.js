@@ -108,6 +108,7 @@ function onEvent(source, message) {
 function scheduleRefresh() {
   state.refresh ??= setTimeout(async () => {
     state.refresh = null;
+    if (!state.job) return;
     try {
       await loadJob(state.job.id);
     } catch (error) {
@@ -118,8 +119,8 @@ function scheduleRefresh() {
 
 async function loadJob(id) {
   const job = await request(`/v1/jobs/${encodeURIComponent(id)}`);
-  const attempts = [];
-  let cursor = null;
+  const attempts = state.job?.id === id ? settledAttempts() : [];
+  let cursor = attempts.length ? String(attempts.at(-1).number) : null;
   do {
     const query = new URLSearchParams({ limit: 100, ...(cursor ? { cursor } : {}) });
     const page = await request(`${job.links.attempts}?${query}`);
@@ -128,11 +129,17 @@ async function loadJob(id) {
   } while (cursor);
   if (wanted().job !== id) return;
   state.job = job;
-  state.attempts = attempts.sort((a, b) => a.number - b.number);
+  state.attempts = attempts;
   renderJob();
   renderAttempts();
   drawChart(state.attempts, job.best);
   await showAttempt();
+}
+
+// What is judged does not change any more: only what follows it is fetched again.
+function settledAttempts() {
+  const pending = state.attempts.findIndex((attempt) => attempt.status === "pending");
+  return pending < 0 ? [...state.attempts] : state.attempts.slice(0, pending);
 }
 
 function renderJob() {
@@ -168,7 +175,7 @@ function bestText(job) {
   const best = job.best;
   if (!best) return job.finished_at ? "No correct attempt." : "No correct attempt yet.";
   const share = best.roofline_us && best.candidate_us ? best.roofline_us / best.candidate_us : null;
-  return `${job.finished_at ? "Best" : "Best so far"}: ${times(best.speedup)} faster than the baseline, `
+  return `${job.finished_at ? "Best" : "Best so far"}: ${times(best.speedup)} as fast as the baseline, `
     + `${microseconds(best.candidate_us)} against ${microseconds(best.baseline_us)} (both ${best.kind}), `
     + `${percent(share)} of the roofline, in attempt ${best.number}`
     + `${best.verified ? ", judged in full." : "."}`;

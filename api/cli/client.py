@@ -69,12 +69,13 @@ class ServiceClient:
         with self._explained():
             return _document(self._http.get(path, params=given))
 
-    def post(self, path: str, body: Any = None) -> Any:
+    def post(self, path: str, body: Any = None, *, within_s: float = _REQUEST_S) -> Any:
         """Post `body` as JSON (nothing when None) and return the answer's document."""
+        timeout = httpx.Timeout(within_s, connect=_CONNECT_S)
         with self._explained():
             if body is None:
-                return _document(self._http.post(path))
-            return _document(self._http.post(path, json=body))
+                return _document(self._http.post(path, timeout=timeout))
+            return _document(self._http.post(path, json=body, timeout=timeout))
 
     def download(self, path: str) -> tuple[bytes, httpx.Headers]:
         """The bytes at `path` and the headers that came with them."""

@@ -11,6 +11,9 @@ from api.cli.options import Json, Url
 
 app = typer.Typer(help="Operators that kernels are written for.", no_args_is_help=True)
 
+# The service describes and lints the file in a sandbox, with limits of its own.
+_LOOKED_AT_WITHIN_S = 900.0
+
 
 @app.command("list")
 def list_problems(url: Url = None, as_json: Json = False) -> None:
@@ -81,7 +84,8 @@ def add_problem(
     source = read_text(file, LARGEST_PROBLEM_BYTES)
     with client(url) as service:
         note(f"the service loads and checks {file.name} in a sandbox ...")
-        problem = service.post("/v1/problems", {"source": source, "filename": file.name})
+        body = {"source": source, "filename": file.name}
+        problem = service.post("/v1/problems", body, within_s=_LOOKED_AT_WITHIN_S)
     if as_json:
         print_json(problem)
         return

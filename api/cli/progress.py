@@ -95,7 +95,7 @@ def attempts_table(rows: Sequence[Row], best: int | None) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("attempt", "from", "status"):
         table.add_column(title, no_wrap=True)
-    table.add_column("knobs", overflow="fold", min_width=18)
+    table.add_column("knobs", overflow="fold", min_width=14)
     for title in (f"time ({kinds[0]})" if len(kinds) == 1 else "time", "speedup"):
         table.add_column(title, justify="right")
     table.add_column("bottleneck", overflow="fold")

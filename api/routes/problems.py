@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Path, Request, Response
 
@@ -15,6 +16,8 @@ from api.schemas.common import Page
 from api.schemas.problems import ProblemCreate, ProblemRead, ProblemSummary
 
 router = APIRouter(prefix="/problems", tags=["problems"])
+
+UPLOAD_WAIT_S = 60.0
 
 
 @router.get("", operation_id="list_problems")
@@ -35,7 +38,7 @@ async def create_problem(
 
     Refused with 422 and the findings unless trivial candidates fail its check.
     """
-    read = await anyio.to_thread.run_sync(admit, service, body, limiter=service.uploads)
+    read = await _one_at_a_time(service, body)
     response.headers["Location"] = str(request.url_for("show_problem", name=read.slug))
     return read
 
@@ -50,3 +53,20 @@ def show_problem(
         if problem is None:
             raise ApiError("problem_not_found", unknown_detail(tx, name[:80]))
     return problem.read
+
+
+async def _one_at_a_time(service: Service, body: ProblemCreate) -> ProblemRead:
+    """Admit the file once no other is being looked at; `busy` when that takes too long.
+
+    Loading a stranger's file keeps a core busy for seconds, and the jobs need the cores.
+    """
+    try:
+        with anyio.fail_after(UPLOAD_WAIT_S):
+            await service.uploads.acquire()
+    except TimeoutError:
+        detail = f"Other problem files have been looked at for {UPLOAD_WAIT_S:g} s."
+        raise ApiError("busy", detail, headers={"Retry-After": "30"}) from None
+    try:
+        return await anyio.to_thread.run_sync(admit, service, body)
+    finally:
+        service.uploads.release()

@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from store import Settings
 from tests.api.serving import Api, asgi
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """Commands send logs to the `sys.stderr` of their test, which is closed afterwards."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -16,6 +16,9 @@ from tests.api.jobs_in_store import candidate, claim, finish, judge, propose, su
 
 pytestmark = pytest.mark.slow
 
+# Generous, because the machine may be busy; a page that works is never waited for this long.
+expect.set_options(timeout=20_000)
+
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 HOSTILE = '</pre><script>window.owned=1</script><img src=x onerror="window.owned=1">&lt;b&gt;'
@@ -82,9 +85,8 @@ def test_a_job_is_followed_live(seen: Seen) -> None:
     expect(page.locator("#attempts tr")).to_have_count(1)
     expect(page.locator("#attempts")).to_contain_text("pending")
     judge(store, job_id, number, verdict(first, 900.0))
-    expect(page.locator("#job-best")).to_contain_text(
-        "1.111\u00d7 the baseline, 900 \u00b5s against 1000 \u00b5s (both simulated)"
-    )
+    for text in ("1.111\u00d7 as fast", "900 \u00b5s against 1000 \u00b5s (both simulated)"):
+        expect(page.locator("#job-best")).to_contain_text(text)
     judge(store, job_id, propose(store, job_id, second, parent=1), verdict(second, 500.0))
     expect(page.locator("#job-best")).to_contain_text("2.000\u00d7")
     expect(page.locator("#chart circle")).to_have_count(2)

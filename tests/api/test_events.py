@@ -6,6 +6,8 @@ import json
 import threading
 from typing import Any
 
+import fastapi.routing
+import fastapi.sse
 import httpx
 import pytest
 
@@ -94,6 +96,14 @@ def test_a_stream_does_not_live_for_ever(api: Api, monkeypatch: pytest.MonkeyPat
     job_id = jobs_in_store.submit(api.store)
     seen = parsed(api.get(f"/v1/jobs/{job_id}/events").text)
     assert [event["event"] for event in seen] == ["job.queued", "reconnect"]
+
+
+def test_a_quiet_stream_is_kept_alive(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fastapi.sse._PING_INTERVAL == 15.0
+    monkeypatch.setattr(fastapi.routing, "_PING_INTERVAL", 0.05)
+    monkeypatch.setattr(events, "MAX_LIFETIME_S", 0.5)
+    job_id = jobs_in_store.submit(api.store)
+    assert ": ping" in api.get(f"/v1/jobs/{job_id}/events").text.splitlines()
 
 
 def test_a_stopping_service_ends_its_streams(api: Api) -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from api import problem_upload
 from api.errors import ApiError
 from api.problem_upload import require_free
+from api.routes import problems
 from sandbox import problem_host
+from sandbox.isolation import IsolationUnavailable
 from tests.api import problem_files
 from tests.api.serving import Api, problem_of
 
@@ -57,6 +60,24 @@ def test_an_unknown_problem_is_not_found(api: Api, name: str) -> None:
 def test_a_body_without_a_file_is_refused(api: Api, body: dict[str, Any], pointer: str) -> None:
     document = problem_of(api.post("/v1/problems", body), "invalid_request", 422)
     assert [error["pointer"] for error in document["errors"]] == [pointer]
+
+
+def test_without_a_sandbox_no_file_is_loaded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(**_: bool) -> None:
+        raise IsolationUnavailable("bwrap is missing", "Install bubblewrap.")
+
+    monkeypatch.setattr(problem_upload, "choose", unavailable)
+    document = problem_of(upload(api, problem_files.good()), "isolation_unavailable", 503)
+    assert "Install bubblewrap." in document["detail"]
+
+
+def test_one_file_is_looked_at_at_a_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problems, "UPLOAD_WAIT_S", 0.05)
+    uploads = api.app.state.context.uploads
+    uploads.acquire_nowait()
+    response = upload(api, problem_files.good())
+    problem_of(response, "busy", 503)
+    assert int(response.headers["retry-after"]) > 0
 
 
 @pytest.mark.slow
