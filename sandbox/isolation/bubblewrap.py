@@ -4,7 +4,6 @@ The judge talks to `launcher.py`, which prepares mounts and limits around bwrap;
 """
 
 import contextlib
-import json
 import os
 import re
 import resource
@@ -25,11 +24,10 @@ from pk_runtime.execution import (
     ExecutionError,
     resident_bytes,
 )
-from sandbox.isolation import cgroup, seccomp
+from sandbox.isolation import cgroup, launcher, seccomp
 from sandbox.isolation.base import Capabilities, IsolationUnavailable, SandboxFault
 
 INSIDE_UID = 65534
-_LAUNCHER = Path(__file__).with_name("launcher.py")
 _TMP = "/tmp"  # noqa: S108 - inside the sandbox; also where the launcher stages what is mounted
 _SHM = "/dev/shm"  # noqa: S108 - inside the sandbox
 _SCRATCH_FILES = 65536
@@ -212,7 +210,7 @@ class _Watch:
         return self._completed()
 
     def _launch(self, status: int) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-I", "-S", "-B", str(_LAUNCHER), str(status)]
+        argv = [sys.executable, "-I", "-S", "-c", launcher.BOOTSTRAP]
         try:
             process = subprocess.Popen(
                 argv,
@@ -227,7 +225,7 @@ class _Watch:
             raise SandboxFault(f"cannot start the sandbox launcher: {error}") from error
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps(self.specification).encode())
+            process.stdin.write(launcher.payload({**self.specification, "status": status}))
         return process
 
     def _collect(self, process: subprocess.Popen[bytes], status: int) -> None:
@@ -275,19 +273,20 @@ class _Watch:
                 self.exceeded = "output"
 
     def _completed(self) -> Completed:
-        lines = bytes(self.status).splitlines()
-        report: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-        if "wall_s" not in report:
-            reason = report.get("error", "its launcher was killed")
+        lines = bytes(self.status).decode(errors="replace").splitlines()
+        kind, _, report = (lines[-1] if lines else "").partition(" ")
+        if kind != "done":
+            reason = report if kind == "error" else "its launcher was killed"
             raise SandboxFault(f"the sandbox failed: {reason}")
+        told, bwrap, wall_s = report.split()
         exceeded: Exceeded | None = "memory" if self.group.out_of_memory() else self.exceeded
-        code: int | None = report["exit_code"]
+        code: int | None = int(told)
         number: int | None = None
-        if code is None:
-            if exceeded is None and report["bwrap"] >= 0:
+        if code is None or code < 0:
+            if exceeded is None and int(bwrap) >= 0:
                 stderr = bytes(self.output["stderr"]).decode(errors="replace")
                 raise SandboxFault(f"the sandbox did not start: {stderr.strip()[-500:]}")
-            number = signal.SIGKILL
+            code, number = None, signal.SIGKILL
         elif code > _SIGNAL_BASE:
             number = code - _SIGNAL_BASE
             code = None
@@ -297,5 +296,5 @@ class _Watch:
             exceeded=exceeded,
             stdout=bytes(self.output["stdout"]),
             stderr=bytes(self.output["stderr"]),
-            wall_s=report["wall_s"],
+            wall_s=float(wall_s),
         )

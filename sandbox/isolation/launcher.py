@@ -1,4 +1,4 @@
-"""A small program between the judge and bubblewrap, run as `python -I -S launcher.py STATUS_FD`.
+"""A small program between the judge and bubblewrap, in a Python process of its own.
 
 It exists because four things must happen around bwrap, each in a process of its own:
 
@@ -10,23 +10,33 @@ It exists because four things must happen around bwrap, each in a process of its
   process without threads;
 - it adopts what bwrap leaves behind, so its own end proves that the whole tree is gone.
 
-Standard library only, and nothing of this package: it starts in milliseconds. The specification
-(`bubblewrap._specification`) comes by standard input, the result goes to STATUS_FD as JSON lines.
+Most of an evaluation's overhead is this program's start, so it imports little, and the judge sends
+it ready compiled: `BOOTSTRAP` reads code and specification (`bubblewrap._specification`) from
+standard input. The result goes to the descriptor that the specification names, as lines.
 """
+# ruff: noqa: SIM105 - importing contextlib would take a third of the start
 
-import contextlib
 import ctypes
 import fcntl
-import json
+import marshal
 import os
 import resource
 import signal
 import stat
 import struct
-import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing would take longer than all the rest
+    from types import CodeType
+    from typing import Any
+
+    Specification = dict[str, Any]
+
+BOOTSTRAP = (
+    "import marshal, sys; code, specification = marshal.load(sys.stdin.buffer); "
+    "exec(code); main(specification)"
+)
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 0x2, 0x4, 0x1000, 0x4000, 0x40000
@@ -45,24 +55,30 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _EMPTY_PATH, _CLONE_TREE, _MOVE_EMPTY_PATH = 0x1000, 0x1 | 0x1000, 0x4
 _ATTR_IDMAP = 0x00100000
 
+_code: "CodeType | None" = None
 
-def main() -> None:
-    """Runs one specification and reports; every failure of its own becomes an "error" line."""
-    status = int(sys.argv[1])
+
+def payload(specification: "Specification") -> bytes:
+    """What `BOOTSTRAP` expects on standard input; compiled once per process."""
+    global _code
+    if _code is None:
+        with open(__file__, encoding="utf-8") as file:
+            _code = compile(file.read(), "launcher", "exec")
+    return marshal.dumps((_code, specification))
+
+
+def main(specification: "Specification") -> None:
+    """Runs one specification and reports: "started", then "done" with three figures or "error"."""
+    status = specification["status"]
     os.set_inheritable(status, False)
-    specification = json.load(sys.stdin)
     try:
-        report = _run(specification, lambda line: _send(status, line))
+        line = _run(specification, status)
     except Exception as error:  # noqa: BLE001 - reported whole to the judge, which raises it
-        report = {"error": f"{type(error).__name__}: {error}"}
-    _send(status, report)
+        line = f"error {type(error).__name__}: {error}".replace("\n", " ")
+    os.write(status, line.encode(errors="replace") + b"\n")
 
 
-def _send(status: int, line: dict[str, Any]) -> None:
-    os.write(status, json.dumps(line).encode() + b"\n")
-
-
-def _run(spec: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _run(spec: "Specification", status: int) -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     _check(libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
@@ -82,13 +98,14 @@ def _run(spec: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> dict[s
     signal.signal(signal.SIGTERM, lambda *_: _kill(child))
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)  # end of file means: no candidate holds it
-    send({"started": True})
+    os.write(status, b"started\n")
     bwrap = _wait_for_all(child)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its number may belong to another process now
     wall_s = time.monotonic() - started
     with os.fdopen(reader, "rb") as documents:
         exit_code = _exit_code(documents.read())
     mirror.bring_back(box, workdir, started_ns - _MARGIN_NS)
-    return {"exit_code": exit_code, "bwrap": bwrap, "wall_s": wall_s}
+    return f"done {exit_code} {bwrap} {wall_s:.6f}"
 
 
 def _check(result: int, what: str) -> None:
@@ -98,8 +115,10 @@ def _check(result: int, what: str) -> None:
 
 
 def _kill(child: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    try:
         os.kill(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 # --- mounts -----------------------------------------------------------------------------------
@@ -117,7 +136,7 @@ def _private_mounts(libc: ctypes.CDLL, uid: int, outside_uid: int, outside_gid: 
     _check(libc.mount(None, b"/", None, _REC | _PRIVATE, None), "make mounts private")
 
 
-def _stage(libc: ctypes.CDLL, spec: dict[str, Any], room: int, owner: int | None) -> int:
+def _stage(libc: ctypes.CDLL, spec: "Specification", room: int, owner: int | None) -> int:
     """Mounts scratch and read-only sources below /tmp; returns the open work folder in scratch."""
     sources = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in spec["read_only"]]
     _mount_tmpfs(libc, _STAGE, "mode=0755,size=1m")
@@ -198,7 +217,7 @@ def _write(path: str, text: str) -> None:
 # --- the process ------------------------------------------------------------------------------
 
 
-def _start(libc: ctypes.CDLL, spec: dict[str, Any], status: int, owner: int | None) -> int:
+def _start(libc: ctypes.CDLL, spec: "Specification", status: int, owner: int | None) -> int:
     """Forks bwrap with limits, user and groups as specified and an empty environment."""
     filter_fd = os.memfd_create("seccomp")
     os.write(filter_fd, bytes.fromhex(spec["seccomp"]))
@@ -242,14 +261,11 @@ def _wait_for_all(child: int) -> int:
             outcome = os.waitstatus_to_exitcode(status)
 
 
-def _exit_code(documents: bytes) -> int | None:
-    """The command's code as bwrap tells it; None if bwrap never got as far as running it."""
-    for line in documents.splitlines():
-        with contextlib.suppress(ValueError, AttributeError):
-            code = json.loads(line).get("exit-code")
-            if isinstance(code, int):
-                return code
-    return None
+def _exit_code(documents: bytes) -> int:
+    """The command's code as bwrap tells it in JSON; -1 if bwrap never got as far as running it."""
+    _, found, rest = documents.partition(b'"exit-code":')
+    digits = rest.lstrip().split(b" ")[0].split(b"}")[0].split(b",")[0].strip()
+    return int(digits) if found and digits.isdigit() else -1
 
 
 # --- copies -----------------------------------------------------------------------------------
@@ -269,9 +285,11 @@ class Mirror:
             here = (*at, entry.name)
             if entry.is_dir(follow_symlinks=False):
                 os.mkdir(entry.name, 0o755, dir_fd=target)
-                with _opened(target, entry.name) as inner, _opened(source, entry.name) as outer:
-                    _give(inner, self._owner)
-                    self.fill(outer, inner, here)
+                inner, outer = _open(target, entry.name), _open(source, entry.name)
+                _give(inner, self._owner)
+                self.fill(outer, inner, here)
+                os.close(inner)
+                os.close(outer)
             elif entry.is_file(follow_symlinks=False):
                 copy = _copy_file(source, target, entry.name)
                 _give(copy, self._owner)
@@ -295,11 +313,15 @@ class Mirror:
         for name, entry in entries.items():
             here = (*at, name)
             if entry.is_dir(follow_symlinks=False) and len(here) < _MAX_DEPTH:
-                with contextlib.suppress(FileExistsError):
+                try:
                     os.mkdir(name, 0o755, dir_fd=target)
+                except FileExistsError:
+                    pass
                 os.chmod(name, 0o700, dir_fd=source)  # it may be closed even to its owner
-                with _opened(source, name) as outer, _opened(target, name) as inner:
-                    self.bring_back(outer, inner, since, here)
+                outer, inner = _open(source, name), _open(target, name)
+                self.bring_back(outer, inner, since, here)
+                os.close(outer)
+                os.close(inner)
             elif entry.is_file(follow_symlinks=False) and self._wanted(entry, here, since):
                 os.close(_copy_file(source, target, name))
 
@@ -312,13 +334,8 @@ class Mirror:
         return found.st_nlink == 1 and self._room >= 0
 
 
-@contextlib.contextmanager
-def _opened(folder: int, name: str) -> Iterator[int]:
-    descriptor = os.open(name, _FOLDER, dir_fd=folder)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _open(folder: int, name: str) -> int:
+    return os.open(name, _FOLDER, dir_fd=folder)
 
 
 def _entries(folder: int) -> list[os.DirEntry[str]]:
@@ -330,8 +347,9 @@ def _tree_bytes(folder: int) -> int:
     total = 0
     for entry in _entries(folder):
         if entry.is_dir(follow_symlinks=False):
-            with _opened(folder, entry.name) as inner:
-                total += _tree_bytes(inner)
+            inner = _open(folder, entry.name)
+            total += _tree_bytes(inner)
+            os.close(inner)
         else:
             total += entry.stat(follow_symlinks=False).st_size + _PAGE_BYTES
     return total
@@ -339,8 +357,10 @@ def _tree_bytes(folder: int) -> int:
 
 def _copy_file(source: int, target: int, name: str) -> int:
     """Copies one regular file; returns the copy, open. Existing files are replaced, not written."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.unlink(name, dir_fd=target)
+    except FileNotFoundError:
+        pass
     read = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     reader = os.open(name, read, dir_fd=source)
     mode = 0o755 if os.fstat(reader).st_mode & 0o100 else 0o644
@@ -357,16 +377,13 @@ def _remove(folder: int, name: str, is_folder: bool) -> None:
     if not is_folder:
         os.unlink(name, dir_fd=folder)
         return
-    with _opened(folder, name) as inner:
-        for entry in _entries(inner):
-            _remove(inner, entry.name, entry.is_dir(follow_symlinks=False))
+    inner = _open(folder, name)
+    for entry in _entries(inner):
+        _remove(inner, entry.name, entry.is_dir(follow_symlinks=False))
+    os.close(inner)
     os.rmdir(name, dir_fd=folder)
 
 
 def _give(descriptor: int, owner: int | None) -> None:
     if owner is not None:
         os.fchown(descriptor, owner, owner)
-
-
-if __name__ == "__main__":
-    main()
