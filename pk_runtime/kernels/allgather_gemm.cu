@@ -9,7 +9,7 @@ using namespace pk;
 constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
 constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
 constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
-constexpr int segment = knob("segment", 4, {1, 2, 4, 8, 16});  // chunks pushed between two signals
+constexpr int segment = knob("segment", 16, {1, 2, 4, 8, 16});  // chunks pushed between two signals
 
 struct allgather_gemm {
   static constexpr int comm_sms = knob("comm_sms", 16, {4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32});
