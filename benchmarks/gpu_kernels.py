@@ -57,11 +57,15 @@ POINTS: list[tuple[str, int, dict[str, int], dict[str, int]]] = [
 ]
 
 
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def _run_us(kernel: OneProcess) -> float:
     events = []
     for rank in range(WORLD):
         with torch.cuda.device(rank):
-            pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            pair = [_event(), _event()]
             pair[0].record()
             events.append(pair)
     for _ in range(LAUNCHES):
