@@ -67,7 +67,8 @@ install_system_packages() {
   local by_hand="see above. By hand, as root: apt-get update && apt-get install ${missing[*]}"
   as_root apt-get -qq update || die "'apt-get update' failed; $by_hand"
   as_root env DEBIAN_FRONTEND=noninteractive \
-    apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null || die "'apt-get install' failed; $by_hand"
+    apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}" \
+    </dev/null >/dev/null || die "'apt-get install' failed; $by_hand"
   has_venv || die "$python is missing, older than 3.11 or has no venv module; name a better one: make PYTHON=/usr/bin/python3.12 ..."
 }
 
