@@ -12,6 +12,12 @@ from store import Settings
 from tests.api.serving import Api, asgi
 
 
+@pytest.fixture(scope="session")
+def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of compiled code for all: the simulator's engine takes seconds to compile."""
+    return tmp_path_factory.mktemp("build-cache")
+
+
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
     """Commands send logs to the `sys.stderr` of their test, which is closed afterwards."""

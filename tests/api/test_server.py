@@ -129,7 +129,9 @@ def events_of(url: str, job_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_killed_service_goes_on_from_the_last_stored_attempt(tmp_path: Path) -> None:
+def test_a_killed_service_goes_on_from_the_last_stored_attempt(
+    tmp_path: Path, build_cache: Path
+) -> None:
     """No attempt is lost, none is made twice, and nothing of the dead service keeps running."""
     source = KERNEL.read_text()
     scripted = [
@@ -144,14 +146,14 @@ def test_a_killed_service_goes_on_from_the_last_stored_attempt(tmp_path: Path) -
         "shape": "tiny",
         "seed": 3,
     }
-    with serving(tmp_path) as first:
+    with serving(tmp_path, build_cache=str(build_cache)) as first:
         job_id = httpx.post(f"{first.url}/v1/jobs", json=body, timeout=30).json()["id"]
         wait_until(first.url, job_id, judged=2)
         before = [item for item in attempts_of(first.url, job_id) if item["status"] != "pending"]
         first.kill()
     await_no_processes(tmp_path)
 
-    with serving(tmp_path) as second:
+    with serving(tmp_path, build_cache=str(build_cache)) as second:
         events = events_of(second.url, job_id)
         after = attempts_of(second.url, job_id)
         job = httpx.get(f"{second.url}/v1/jobs/{job_id}").json()
@@ -167,11 +169,11 @@ def test_a_killed_service_goes_on_from_the_last_stored_attempt(tmp_path: Path) -
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
 
 
-def test_an_evaluation_is_judged(tmp_path: Path) -> None:
+def test_an_evaluation_is_judged(tmp_path: Path, build_cache: Path) -> None:
     candidate = {"language": "pk", "files": {"kernel.cu": KERNEL.read_text()}, "knobs": {}}
     body = {"problem": "1", "target": "sim:h200x4", "shapes": ["tiny"], "depth": "quick"}
     broken = candidate | {"files": {"kernel.cu": KERNEL.read_text().replace("void", "vold", 1)}}
-    with serving(tmp_path) as process:
+    with serving(tmp_path, build_cache=str(build_cache)) as process:
         for what, status in ((candidate, "correct"), (broken, "build_failed")):
             made = httpx.post(
                 f"{process.url}/v1/evaluations", json=body | {"candidate": what}, timeout=30
@@ -182,8 +184,8 @@ def test_an_evaluation_is_judged(tmp_path: Path) -> None:
             assert judged["verdict"]["status"] == status
 
 
-def test_cancelling_ends_a_running_job_and_its_processes(tmp_path: Path) -> None:
-    with serving(tmp_path) as process:
+def test_cancelling_ends_a_running_job_and_its_processes(tmp_path: Path, build_cache: Path) -> None:
+    with serving(tmp_path, build_cache=str(build_cache)) as process:
         body = {"problem": "16", "target": "sim:h200x4", "shape": "m8192n8192k8192"}
         job_id = httpx.post(f"{process.url}/v1/jobs", json=body, timeout=30).json()["id"]
         deadline = time.monotonic() + 60

@@ -27,9 +27,15 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(
+    tmp_path: Path,
+    build_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
     """Runs `pkforge ARGUMENTS` in this process, in an installation of its own."""
     monkeypatch.setenv("PKFORGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PKFORGE_BUILD_CACHE", str(build_cache))
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> Ran:
