@@ -21,7 +21,8 @@ struct gemm {
   // How many tiles of Out, at most `wanted`, fit beside the stages in a block's shared memory.
   template <class Out>
   static constexpr int room_for(int wanted) {
-    int free = shared_memory_bytes - 1024 - Stages * ((BM + BN) * BK * int(sizeof(T)) + 16);
+    constexpr int free = shared_memory_bytes - 1024 - Stages * ((BM + BN) * BK * int(sizeof(T)) + 16);
+    static_assert(free >= Out::bytes + 16, "the stages leave no shared memory for an output tile: use fewer");
     return most(1, least(wanted, free / (Out::bytes + 16)));
   }
 
