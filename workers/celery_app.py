@@ -1,70 +1,29 @@
-"""Celery as one way to start `run_job`. The database owns the jobs; a message is only a wake-up."""
+"""Celery workers: one way to start `run_job`. The database owns the jobs."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from celery import Celery, bootsteps, signals
+from celery import bootsteps, signals
 from celery.worker import state
-from kombu.exceptions import KombuError, OperationalError
-from redis.exceptions import RedisError
 
 from store import Settings, open_store
 from store.errors import DatabaseUnavailableError
-from workers.enqueue import CPU_QUEUE, TASK, enqueue
+from workers.broker import application
+from workers.enqueue import enqueue
 from workers.logs import configure_logs
 from workers.processes import abandon, die_with_parent, kill_descendants
+from workers.queues import CPU_QUEUE, TASK
 from workers.reaper import reap
 
 if TYPE_CHECKING:
     from workers.parts import OpenParts
 
 log = structlog.get_logger(__name__)
-
-BROKER_ERRORS = (OperationalError, KombuError, RedisError, OSError)
-
-_CONNECT_S = 2.0
-_VISIBILITY_MARGIN_S = 3600.0
-_LAST_RESORT_MARGIN_S = 600.0
-_SOFT_SHUTDOWN_S = 120.0
-
-
-@lru_cache(maxsize=4)
-def application(settings: Settings) -> Celery:
-    """The Celery application of an installation with a broker."""
-    app = Celery("pkforge", broker=settings.broker_url, set_as_current=False)
-    app.conf.update(
-        accept_content=["json"],
-        task_serializer="json",
-        task_ignore_result=True,
-        task_default_queue=CPU_QUEUE,
-        # A message is acknowledged when the job has ended: the loss of a worker sends it again.
-        task_acks_late=True,
-        task_reject_on_worker_lost=True,
-        worker_prefetch_multiplier=1,
-        worker_max_tasks_per_child=1,
-        task_time_limit=settings.max_job_wall_s + _LAST_RESORT_MARGIN_S,
-        worker_soft_shutdown_timeout=_SOFT_SHUTDOWN_S,
-        worker_hijack_root_logger=False,
-        # A broker that comes back finds its workers waiting; their jobs go on meanwhile.
-        broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,
-        worker_cancel_long_running_tasks_on_connection_loss=False,
-        broker_connection_timeout=_CONNECT_S,
-        broker_transport_options={
-            # Longer than any job: a message that shows again would be a duplicate (harmless).
-            "visibility_timeout": settings.max_job_wall_s + _VISIBILITY_MARGIN_S,
-            "socket_connect_timeout": _CONNECT_S,
-            # A producer gives up at once; the reaper sends the wake-up again.
-            "max_retries": 0,
-        },
-    )
-    return app
 
 
 def run_worker(

@@ -5,23 +5,9 @@ from __future__ import annotations
 import structlog
 
 from store import Settings
+from workers.queues import TASK, queue_of
 
 log = structlog.get_logger(__name__)
-
-CPU_QUEUE = "cpu"
-TASK = "workers.run_job"
-
-
-def queue_of(target: str) -> str:
-    """The queue of the workers that can run jobs on a target, named after their capability.
-
-    `sim:h200x4` needs any CPU: `cpu`; `cuda:h200x4` a node with such GPUs: `gpu.h200.x4`.
-    """
-    backend, _, machine = target.partition(":")
-    if backend != "cuda":
-        return CPU_QUEUE
-    sheet, _, world_size = machine.rpartition("x")
-    return f"gpu.{sheet}.x{world_size}"
 
 
 def enqueue(settings: Settings, job_id: str, target: str) -> bool:
@@ -32,7 +18,7 @@ def enqueue(settings: Settings, job_id: str, target: str) -> bool:
     """
     if settings.embedded:
         return False
-    from workers.celery_app import BROKER_ERRORS, application
+    from workers.broker import BROKER_ERRORS, application
 
     try:
         application(settings).send_task(TASK, args=[job_id], queue=queue_of(target), retry=False)

@@ -81,6 +81,6 @@ def worker(
             "(and the same PKFORGE_DATABASE_URL and PKFORGE_ARTIFACTS) for a worker of its own",
         )
     from workers.celery_app import run_worker
-    from workers.enqueue import CPU_QUEUE
+    from workers.queues import CPU_QUEUE
 
     raise typer.Exit(run_worker(chosen, queue or (CPU_QUEUE,)))

@@ -16,7 +16,7 @@ import redis
 from store import Settings, Store, open_store
 from tests.services import Postgres
 from tests.workers import examples
-from workers.celery_app import application
+from workers.broker import application
 from workers.enqueue import enqueue
 from workers.processes import descendants
 

@@ -10,7 +10,8 @@ import redis
 
 from store import Settings
 from tests.services import free_port
-from workers.enqueue import enqueue, queue_of
+from workers.enqueue import enqueue
+from workers.queues import queue_of
 
 
 @pytest.mark.parametrize(
