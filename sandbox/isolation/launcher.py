@@ -8,7 +8,8 @@ It exists because four things must happen around bwrap, each in a process of its
   work folder before and copied back after, regular files only, when nothing runs any more;
 - the control groups are joined, the user changed and the limits set between fork and exec, in a
   process without threads;
-- it adopts what bwrap leaves behind, so its own end proves that the whole tree is gone.
+- all of it lives in a PID namespace whose first process is this program's child, so its end
+  proves that the whole tree is gone, and nothing survives a judge that is killed.
 
 Most of an evaluation's overhead is this program's start, so it imports little, and the judge sends
 it ready compiled: `BOOTSTRAP` reads code and specification (`bubblewrap._specification`) from
@@ -26,6 +27,8 @@ import stat
 import struct
 import time
 
+from sandbox.isolation.mirror import FOLDER, Mirror, tree_bytes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would take longer than all the rest
     from types import CodeType
@@ -33,60 +36,107 @@ if TYPE_CHECKING:  # importing typing would take longer than all the rest
 
     Specification = dict[str, Any]
 
-BOOTSTRAP = (
-    "import marshal, sys; code, specification = marshal.load(sys.stdin.buffer); "
-    "exec(code); main(specification)"
-)
+# Makes modules of the code it is given, so that nothing is searched for or compiled, then runs it.
+BOOTSTRAP = """
+import marshal, sys
+modules, specification = marshal.load(sys.stdin.buffer)
+for name, code in modules:
+    module = sys.modules[name] = type(sys)(name)
+    exec(code, module.__dict__)
+module.main(specification)
+"""
 
-_NEWNS, _NEWUSER = 0x00020000, 0x10000000
+_NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
 _NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 0x2, 0x4, 0x1000, 0x4000, 0x40000
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_SET_PDEATHSIG = 1
 _STAGE = "/tmp"  # noqa: S108 - only inside the private mount namespace
 _SECCOMP_FD, _BWRAP_STATUS_FD = 3, 4
-_COPY_BYTES = 1 << 26
 _MAX_DESCRIPTORS = 4096
-_MAX_DEPTH = 16
-_PAGE_BYTES = 4096
 _MARGIN_NS = 20_000_000  # files written this shortly before the start count as changed
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # mount calls of kernel 5.12 and later that libc does not wrap
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _EMPTY_PATH, _CLONE_TREE, _MOVE_EMPTY_PATH = 0x1000, 0x1 | 0x1000, 0x4
 _ATTR_IDMAP = 0x00100000
 
-_code: "CodeType | None" = None
+_modules: "tuple[tuple[str, CodeType], ...]" = ()
 
 
 def payload(specification: "Specification") -> bytes:
     """What `BOOTSTRAP` expects on standard input; compiled once per process."""
-    global _code
-    if _code is None:
-        with open(__file__, encoding="utf-8") as file:
-            _code = compile(file.read(), "launcher", "exec")
-    return marshal.dumps((_code, specification))
+    global _modules
+    if not _modules:
+        _modules = tuple(map(_compiled, ("mirror", "launcher")))
+    return marshal.dumps((_modules, specification))
+
+
+def _compiled(name: str) -> "tuple[str, CodeType]":
+    path = os.path.join(os.path.dirname(__file__), f"{name}.py")
+    with open(path, encoding="utf-8") as file:
+        return f"{__package__}.{name}", compile(file.read(), name, "exec")
 
 
 def main(specification: "Specification") -> None:
-    """Runs one specification and reports: "started", then "done" with three figures or "error"."""
+    """Runs one specification and reports: "started", then "done" with three figures or "error".
+
+    The work is done by a child that is the first process of a PID namespace: when it ends, in
+    whatever way, the kernel ends all that it started. It dies with this process, and this one with
+    the judge; both look again after asking for that, in case they asked too late.
+    """
     status = specification["status"]
     os.set_inheritable(status, False)
     try:
-        line = _run(specification, status)
+        libc = ctypes.CDLL(None, use_errno=True)
+        _check(libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        if os.getppid() != specification["judge"]:
+            raise RuntimeError("the judge ended before its sandbox began")
+        workdir = os.open(specification["workdir"], FOLDER)
+        _unshare(libc, specification)
+        alive, ours = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(ours)
+            _first_process(libc, specification, workdir, alive)
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+        _leave_streams()
+        os.waitpid(child, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Exception as error:  # noqa: BLE001 - reported whole to the judge, which raises it
-        line = f"error {type(error).__name__}: {error}".replace("\n", " ")
+        _report(status, error)
+
+
+def _first_process(
+    libc: ctypes.CDLL, specification: "Specification", workdir: int, alive: int
+) -> None:
+    """The first process of the namespace; never returns."""
+    status = specification["status"]
+    try:
+        _check(libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        os.set_blocking(alive, False)
+        try:
+            os.read(alive, 1)
+            os._exit(1)  # end of file: whoever started us is gone
+        except BlockingIOError:
+            pass
+        os.write(status, _run(libc, specification, workdir).encode() + b"\n")
+    except BaseException as error:  # noqa: BLE001 - reported whole to the judge, which raises it
+        _report(status, error)
+    os._exit(0)
+
+
+def _report(status: int, error: BaseException) -> None:
+    line = f"error {type(error).__name__}: {error}".replace("\n", " ")
     os.write(status, line.encode(errors="replace") + b"\n")
 
 
-def _run(spec: "Specification", status: int) -> str:
-    libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    _check(libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
-    if os.getppid() != spec["judge"]:
-        raise RuntimeError("the judge ended before its sandbox began")
-    workdir = os.open(spec["workdir"], _FOLDER)
-    room = spec["scratch_bytes"] + _tree_bytes(workdir)
-    _private_mounts(libc, spec["uid"], spec["outside_uid"], spec["outside_gid"])
+def _leave_streams() -> None:
+    """Closes the output pipes on this side: their end of file means that no candidate is left."""
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+
+
+def _run(libc: ctypes.CDLL, spec: "Specification", workdir: int) -> str:
+    room = spec["scratch_bytes"] + tree_bytes(workdir)
     owner = spec["uid"] if spec["outside_uid"] == 0 else None
     box = _stage(libc, spec, room, owner)
     mirror = Mirror(owner, room)
@@ -96,9 +146,8 @@ def _run(spec: "Specification", status: int) -> str:
     child = _start(libc, spec, writer, owner)
     os.close(writer)
     signal.signal(signal.SIGTERM, lambda *_: _kill(child))
-    for stream in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_RDWR), stream)  # end of file means: no candidate holds it
-    os.write(status, b"started\n")
+    _leave_streams()
+    os.write(spec["status"], b"started\n")
     bwrap = _wait_for_all(child)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its number may belong to another process now
     wall_s = time.monotonic() - started
@@ -124,15 +173,15 @@ def _kill(child: int) -> None:
 # --- mounts -----------------------------------------------------------------------------------
 
 
-def _private_mounts(libc: ctypes.CDLL, uid: int, outside_uid: int, outside_gid: int) -> None:
-    """A mount namespace of our own; for a normal user inside a user namespace of our own."""
-    if outside_uid == 0:
-        _check(libc.unshare(_NEWNS), "unshare mounts")
+def _unshare(libc: ctypes.CDLL, spec: "Specification") -> None:
+    """Mounts and, for children, PIDs of our own; a normal user needs a user namespace for that."""
+    if spec["outside_uid"] == 0:
+        _check(libc.unshare(_NEWNS | _NEWPID), "unshare mounts")
     else:
-        _check(libc.unshare(_NEWNS | _NEWUSER), "unshare user and mounts")
+        _check(libc.unshare(_NEWNS | _NEWPID | _NEWUSER), "unshare user and mounts")
         _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{uid} {outside_uid} 1")
-        _write("/proc/self/gid_map", f"{uid} {outside_gid} 1")
+        _write("/proc/self/uid_map", f"{spec['uid']} {spec['outside_uid']} 1")
+        _write("/proc/self/gid_map", f"{spec['uid']} {spec['outside_gid']} 1")
     _check(libc.mount(None, b"/", None, _REC | _PRIVATE, None), "make mounts private")
 
 
@@ -162,7 +211,7 @@ def _stage(libc: ctypes.CDLL, spec: "Specification", room: int, owner: int | Non
             path = f"/proc/self/fd/{source}".encode()
             _check(libc.mount(path, target.encode(), None, _BIND | _REC, None), f"bind {target}")
         os.close(source)
-    return os.open(f"{_STAGE}/scratch/box", _FOLDER)
+    return os.open(f"{_STAGE}/scratch/box", FOLDER)
 
 
 def _bind_as_own(libc: ctypes.CDLL, source: int, target: str, owner: int) -> None:
@@ -192,9 +241,13 @@ def _mapping(libc: ctypes.CDLL, owner: int) -> int:
     try:
         if os.read(ready[0], 1) != b"1":
             raise OSError("unshare user")
+        proc = f"{_STAGE}/proc"  # the machine's own /proc knows our children by other numbers
+        if not os.path.isdir(proc):
+            os.mkdir(proc)
+            _check(libc.mount(b"proc", proc.encode(), b"proc", _NOSUID | _NODEV, None), "proc")
         for name in ("uid_map", "gid_map"):
-            _write(f"/proc/{child}/{name}", f"0 {owner} 1")
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            _write(f"{proc}/{child}/{name}", f"0 {owner} 1")
+        return os.open(f"{proc}/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         for descriptor in (*ready, *release):
             os.close(descriptor)
@@ -266,124 +319,3 @@ def _exit_code(documents: bytes) -> int:
     _, found, rest = documents.partition(b'"exit-code":')
     digits = rest.lstrip().split(b" ")[0].split(b"}")[0].split(b",")[0].strip()
     return int(digits) if found and digits.isdigit() else -1
-
-
-# --- copies -----------------------------------------------------------------------------------
-
-
-class Mirror:
-    """Copies the work folder into scratch and back."""
-
-    def __init__(self, owner: int | None, room: int) -> None:
-        self._owner = owner
-        self._room = room  # bytes that may come back: sparse files are larger than their disk use
-        self._stamps: dict[tuple[str, ...], tuple[int, int]] = {}
-
-    def fill(self, source: int, target: int, at: tuple[str, ...] = ()) -> None:
-        """Copies all of the work folder; ValueError for anything but folders and files."""
-        for entry in _entries(source):
-            here = (*at, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                os.mkdir(entry.name, 0o755, dir_fd=target)
-                inner, outer = _open(target, entry.name), _open(source, entry.name)
-                _give(inner, self._owner)
-                self.fill(outer, inner, here)
-                os.close(inner)
-                os.close(outer)
-            elif entry.is_file(follow_symlinks=False):
-                copy = _copy_file(source, target, entry.name)
-                _give(copy, self._owner)
-                found = os.fstat(copy)
-                self._stamps[here] = (found.st_ino, found.st_ctime_ns)
-                os.close(copy)
-            else:
-                raise ValueError(f"{'/'.join(here)} in the work folder is not a regular file")
-
-    def bring_back(self, source: int, target: int, since: int, at: tuple[str, ...] = ()) -> None:
-        """Makes the work folder what was left in scratch: folders and single-link files only.
-
-        Files untouched since the filling and older than `since` (ns) are not written again.
-        """
-        entries = {entry.name: entry for entry in _entries(source)}
-        for old in _entries(target):
-            new = entries.get(old.name)
-            is_folder = old.is_dir(follow_symlinks=False)
-            if new is None or new.is_symlink() or new.is_dir() != is_folder:
-                _remove(target, old.name, is_folder)
-        for name, entry in entries.items():
-            here = (*at, name)
-            if entry.is_dir(follow_symlinks=False) and len(here) < _MAX_DEPTH:
-                try:
-                    os.mkdir(name, 0o755, dir_fd=target)
-                except FileExistsError:
-                    pass
-                os.chmod(name, 0o700, dir_fd=source)  # it may be closed even to its owner
-                outer, inner = _open(source, name), _open(target, name)
-                self.bring_back(outer, inner, since, here)
-                os.close(outer)
-                os.close(inner)
-            elif entry.is_file(follow_symlinks=False) and self._wanted(entry, here, since):
-                os.close(_copy_file(source, target, name))
-
-    def _wanted(self, entry: os.DirEntry[str], here: tuple[str, ...], since: int) -> bool:
-        found = entry.stat(follow_symlinks=False)
-        unchanged = self._stamps.get(here) == (found.st_ino, found.st_ctime_ns)
-        if unchanged and found.st_ctime_ns < since:
-            return False
-        self._room -= found.st_size
-        return found.st_nlink == 1 and self._room >= 0
-
-
-def _open(folder: int, name: str) -> int:
-    return os.open(name, _FOLDER, dir_fd=folder)
-
-
-def _entries(folder: int) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return list(entries)
-
-
-def _tree_bytes(folder: int) -> int:
-    total = 0
-    for entry in _entries(folder):
-        if entry.is_dir(follow_symlinks=False):
-            inner = _open(folder, entry.name)
-            total += _tree_bytes(inner)
-            os.close(inner)
-        else:
-            total += entry.stat(follow_symlinks=False).st_size + _PAGE_BYTES
-    return total
-
-
-def _copy_file(source: int, target: int, name: str) -> int:
-    """Copies one regular file; returns the copy, open. Existing files are replaced, not written."""
-    try:
-        os.unlink(name, dir_fd=target)
-    except FileNotFoundError:
-        pass
-    read = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    reader = os.open(name, read, dir_fd=source)
-    mode = 0o755 if os.fstat(reader).st_mode & 0o100 else 0o644
-    write = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    writer = os.open(name, write, mode, dir_fd=target)
-    os.fchmod(writer, mode)
-    while os.sendfile(writer, reader, None, _COPY_BYTES):
-        pass
-    os.close(reader)
-    return writer
-
-
-def _remove(folder: int, name: str, is_folder: bool) -> None:
-    if not is_folder:
-        os.unlink(name, dir_fd=folder)
-        return
-    inner = _open(folder, name)
-    for entry in _entries(inner):
-        _remove(inner, entry.name, entry.is_dir(follow_symlinks=False))
-    os.close(inner)
-    os.rmdir(name, dir_fd=folder)
-
-
-def _give(descriptor: int, owner: int | None) -> None:
-    if owner is not None:
-        os.fchown(descriptor, owner, owner)

@@ -33,8 +33,8 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print("born", flush=True)
-        time.sleep(600)
-time.sleep(600)
+        time.sleep(20)
+time.sleep(20)
 """
 _HOG = "import sys; block = b'x' * int(sys.argv[1])"
 
