@@ -289,6 +289,9 @@ def _start(libc: ctypes.CDLL, spec: "Specification", status: int, owner: int | N
         # after the change of user, which would clear it
         _check(libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
         for number, value in spec["rlimits"]:
+            hard = resource.getrlimit(number)[1]
+            if hard != resource.RLIM_INFINITY:  # the system's own limit may be lower still
+                value = min(value, hard)
             resource.setrlimit(number, (value, value))
         # above the fixed numbers first: either may already sit on one of them
         filter_fd, status = (fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, 64) for d in (filter_fd, status))

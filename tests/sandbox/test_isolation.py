@@ -153,6 +153,21 @@ if child: os.waitpid(child, 0)
     assert not left_groups(os.getpid())
 
 
+def test_lower_limits_of_the_system_are_kept(folder: Path) -> None:
+    source = f"""
+from pathlib import Path
+from sandbox.isolation import BubblewrapExecutor
+from tests.sandbox.conformance import run
+program = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+print(run(BubblewrapExecutor(), Path({str(folder)!r}), program).stdout)
+"""
+    limited = ["/bin/sh", "-c", 'ulimit -n 200 && exec "$@"', "sh"]
+    done = subprocess.run(
+        [*limited, sys.executable, "-c", source], cwd=ROOT, capture_output=True, check=True
+    )
+    assert done.stdout == b"b'(200, 200)\\n'\n"
+
+
 def test_a_mount_of_the_sandbox_is_not_seen_outside(
     bubblewrap: BubblewrapExecutor, folder: Path
 ) -> None:
