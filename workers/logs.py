@@ -17,6 +17,8 @@ def configure_logs() -> None:
             structlog.processors.dict_tracebacks,
             structlog.processors.JSONRenderer(default=str),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(
+            sys.stderr
+        ),  # today's, not that of the start
         cache_logger_on_first_use=False,
     )
