@@ -13,7 +13,7 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,13 @@ from problems.hosting import ProblemHost
 from sandbox.isolation import Capabilities
 from sandbox.problem_host import CustomProblem, ProblemSource, digest_of, open_host
 from sandbox.rules import scan
-from sandbox.stages import StageFailed
+from sandbox.stages import Progress, StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build
 from sandbox.stages.check import Check, plan
 from sandbox.verdict import Depth, Stage, Status, Timing, Verdict
 
 JUDGE_VERSION = "1"
-Progress = Callable[[str, dict[str, Any]], None]
 
 _SHOWN_VIOLATIONS = 20
 _DIGEST = 16

@@ -5,7 +5,7 @@ none may be below the roofline, and the run must do at least the work that the o
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ from pk_runtime.sheet import Sheet
 from pk_runtime.simulator import Simulator, TensorSpec, TimingRun
 from problems.description import Description, ShapeInfo
 from problems.roofline import Roofline, roofline_of
-from sandbox.stages import StageFailed
+from sandbox.stages import Progress, StageFailed
 from sandbox.stages.diagnosis import bounded, failure
 from sandbox.verdict import Timing
-
-Progress = Callable[[str, dict[str, Any]], None]
 
 # The engine counts in floating point, and rounds transfers to whole tiles only upwards.
 _SLACK = 0.999

@@ -18,11 +18,9 @@ from problems.compare import Checker
 from problems.description import Description, ShapeInfo
 from problems.findings import Comparison
 from problems.hosting import Materialized, ProblemHost
-from sandbox.stages import StageFailed
+from sandbox.stages import Progress, StageFailed
 from sandbox.stages.diagnosis import failure
 from sandbox.verdict import Depth
-
-Progress = Callable[[str, dict[str, Any]], None]
 
 EAGER = 0
 LATEST = 1
