@@ -76,7 +76,8 @@ def replies() -> list[Answer]:
     """Write a kernel that does not compile, one that deadlocks, one that is faster."""
     good = shipped("gemm_reducescatter")[0].source
     broken = good.replace("PK_ROLE storer", "PK_ROLE storer storer", 1)
-    silent = re.sub(r"^ *signal\(self, g\.ready,.*\n", "", good, flags=re.MULTILINE)
+    silent = re.sub(r"^ *if \(inside\) signal\(self, g\.ready,.*\n", "", good, flags=re.MULTILINE)
+    assert silent != good
     faster = good.replace('knob("super_m", 8', 'knob("super_m", 1', 1)
     assert len({good, broken, silent, faster}) == 4
     return [
