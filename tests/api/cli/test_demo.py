@@ -37,11 +37,21 @@ def test_it_ends_with_a_kernel_and_why_it_is_better(tmp_path: Path) -> None:
     await_no_processes(tmp_path / ".pkforge" / "demo")
 
 
+def _hear_interrupts() -> None:
+    """A shell starts what runs in the background with SIGINT ignored, tests too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, sent: signal.Signals) -> None:
     home = tmp_path / ".pkforge" / "demo"
     with subprocess.Popen(
-        DEMO, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        DEMO,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_interrupts,
     ) as demo:
         assert demo.stderr is not None
         for line in demo.stderr:
