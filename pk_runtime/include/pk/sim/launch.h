@@ -3,30 +3,13 @@
 
 #include <new>
 
+#include <pk/common/roles.h>
 #include <pk/sim/host.h>
 #include <pk/sim/ring.h>
 
 namespace pk::sim {
 
-struct nothing {};
-
-template <class K> concept has_loader = requires { &K::loader; };
-template <class K> concept has_consumer = requires { &K::consumer; };
-template <class K> concept has_storer = requires { &K::storer; };
-template <class K> concept has_communicator = requires { &K::communicator; };
-template <class K> concept has_shared = requires { typename K::shared; };
-template <class K> concept has_comm_shared = requires { typename K::comm_shared; };
-
-template <class K> struct shared_of { using type = nothing; };
-template <has_shared K> struct shared_of<K> { using type = typename K::shared; };
-template <class K> struct comm_shared_of { using type = nothing; };
-template <has_comm_shared K> struct comm_shared_of<K> { using type = typename K::comm_shared; };
-
-template <class K>
-constexpr int comm_sms_of() {
-  if constexpr (requires { K::comm_sms; }) return K::comm_sms;
-  else return 0;
-}
+using namespace parts;
 
 // Calls a role with the worker type that its first parameter names.
 template <class W, class A, class S>

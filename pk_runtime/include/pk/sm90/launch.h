@@ -7,25 +7,14 @@
 
 #include <new>
 
+#include <pk/common/roles.h>
 #include <pk/sm90/host.h>
 #include <pk/sm90/mma.h>
 #include <pk/sm90/ring.h>
 
 namespace pk::sm90 {
 
-struct nothing {};
-
-template <class K> concept has_loader = requires { &K::loader; };
-template <class K> concept has_consumer = requires { &K::consumer; };
-template <class K> concept has_storer = requires { &K::storer; };
-template <class K> concept has_communicator = requires { &K::communicator; };
-template <class K> concept has_shared = requires { typename K::shared; };
-template <class K> concept has_comm_shared = requires { typename K::comm_shared; };
-
-template <class K> struct shared_of { using type = nothing; };
-template <has_shared K> struct shared_of<K> { using type = typename K::shared; };
-template <class K> struct comm_shared_of { using type = nothing; };
-template <has_comm_shared K> struct comm_shared_of<K> { using type = typename K::comm_shared; };
+using namespace parts;
 
 // The worker type that a role's first parameter names.
 template <class W, class A, class S> W worker_of(void (*)(W, const A&, S&));
@@ -34,12 +23,6 @@ template <class K> struct consumer_of { using type = group<0>; };
 template <has_consumer K> struct consumer_of<K> { using type = decltype(worker_of(&K::consumer)); };
 template <class K> struct communicator_of { using type = group<0>; };
 template <has_communicator K> struct communicator_of<K> { using type = decltype(worker_of(&K::communicator)); };
-
-template <class K>
-constexpr int comm_sms_of() {
-  if constexpr (requires { K::comm_sms; }) return K::comm_sms;
-  else return 0;
-}
 
 // Numbers of a kernel that follow from its roles.
 template <class K>
