@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Collection
 from urllib.parse import urlsplit
@@ -22,6 +23,36 @@ CONTENT_SECURITY_POLICY = (
 )
 _FAILED = "Something in the service went wrong; its log has the reason under this request's id."
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_LINGER_S = 1.0
+LINGER_BYTES = 1 << 20
+
+
+class _Incoming:
+    """The request's body as it arrives; knows whether all of it has been taken."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.ended = False
+
+    async def receive(self) -> Message:
+        """The next message."""
+        message = await self._receive()
+        self.ended = self.ended or not message.get("more_body", False)
+        return message
+
+    async def linger(self) -> None:
+        """Take a little more of a body that nobody wants.
+
+        A connection closed with unread data is reset, and a reset that follows an answer at once
+        can cost the client that answer.
+        """
+        taken = 0
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                while not self.ended and taken < LINGER_BYTES:
+                    taken += len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return
 
 
 class Guard:
@@ -47,12 +78,13 @@ class Guard:
         identity = f"req_{secrets.token_hex(8)}"
         scope.setdefault("state", {})["request_id"] = identity
         request_headers = Headers(scope=scope)
-        started = False
+        incoming = _Incoming(receive)
+        started = refused = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal started
+            nonlocal started, refused
             if message["type"] == "http.response.start":
-                started = True
+                started, refused = True, message["status"] >= 400
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = identity
                 headers["X-Content-Type-Options"] = "nosniff"
@@ -61,19 +93,23 @@ class Guard:
                 if message["status"] >= 400 and "transfer-encoding" in request_headers:
                     # Otherwise the server reads the rest of the body, to reuse the connection.
                     headers["Connection"] = "close"
+            elif refused and not incoming.ended and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await incoming.linger()
+                message = {"type": message["type"], "body": b""}
             await send(message)
 
         refusal = self._refusal(request_headers, scope["method"])
         if refusal is not None:
-            await self._answer(*refusal, identity)(scope, receive, send_with_headers)
+            await self._answer(*refusal, identity)(scope, incoming.receive, send_with_headers)
             return
         try:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, incoming.receive, send_with_headers)
         except Exception:
             # The answer first: a log that cannot be written must not cost it.
             if not started:
                 answer = self._answer("internal_error", _FAILED, identity)
-                await answer(scope, receive, send_with_headers)
+                await answer(scope, incoming.receive, send_with_headers)
             log.exception("request failed", request_id=identity, path=scope["path"])
 
     def _answer(self, code: str, detail: str, identity: str) -> Response:
