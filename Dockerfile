@@ -7,7 +7,7 @@ ARG PIP_FIND_LINKS=
 
 WORKDIR /app
 COPY . .
-RUN scripts/bootstrap.sh server && rm -rf /var/lib/apt/lists/* /root/.cache
+RUN scripts/bootstrap.sh server && rm -rf /var/lib/apt/lists/* "$HOME/.cache"
 
 # Not root: a candidate that got out of its sandbox would be nobody in here.
 RUN useradd --system --uid 10001 --create-home pkforge && install -d -o pkforge -m 700 /var/lib/pkforge
