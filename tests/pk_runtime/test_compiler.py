@@ -15,7 +15,7 @@ from pk_runtime.compiler import (
     UnsupportedLanguage,
 )
 from pk_runtime.execution import Command, Completed, Limits, LocalExecutor
-from pk_runtime.gpu_abi import ABI_VERSION, Description, Failure
+from pk_runtime.gpu.abi import ABI_VERSION, Description, Failure
 from pk_runtime.kernels import shipped, shipped_kernel
 from pk_runtime.toolchain import ToolchainError
 

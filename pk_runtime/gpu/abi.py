@@ -1,12 +1,12 @@
 """The C interface of kernels built for GPUs, as ctypes.
 
-The other side is include/pk/sm90/{entry,host,state}.h.
+The other side is include/pk/sm90/{entry,host,state}.h; the version counts changes of either.
 """
 
 import ctypes as c
 from dataclasses import dataclass
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 FOUND, UNKNOWN, OTHER_DIRECTION = range(3)
 ROLES = ("loader", "consumer", "storer", "communicator")
 TIMEOUT_OFFSET, FAILURES_OFFSET = 16, 24  # in struct launch
@@ -88,6 +88,11 @@ def describe(failure: Failure, bound: dict[int, Bound]) -> str:
         return (
             f"{who} waits for {what.kind.removesuffix('s')} {what.name!r} slot {failure.slot}: "
             f"expected {failure.wanted}, seen {failure.seen}, {waited}"
+        )
+    if failure.kind == 8:
+        return (
+            f"{who} waits for mailbox {what.name!r} slot {failure.slot} from rank "
+            f"{failure.plane}, {waited}"
         )
     if failure.kind in (1, 2):
         return f"{who} waits for {_WAITS[failure.kind]} of ring #{failure.object}, {waited}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pk_runtime.gpu_abi import (
+from pk_runtime.gpu.abi import (
     ABI_VERSION,
     BOUND,
     FAILURES_OFFSET,
