@@ -28,6 +28,13 @@ struct coord {
   PK_FN constexpr coord(int plane_, int row_, int col_) : plane(plane_), row(row_), col(col_) {}
 };
 
+// How setup() sees a tensor. `cols` merges trailing dimensions so that a row has that many elements; `planes`
+// splits all rows into that many equal planes; of `parts` equal parts of the columns, part `part` is bound.
+// 0 leaves rows and planes as the tensor has them.
+struct view {
+  int planes = 0, cols = 0, parts = 1, part = 0;
+};
+
 PK_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // For constants. At run time there are min and max: CUDA has them in the global namespace, where a second
