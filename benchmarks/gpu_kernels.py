@@ -19,8 +19,8 @@ import torch
 from pk_runtime.candidate import Candidate
 from pk_runtime.compiler import Compiler
 from pk_runtime.execution import LocalExecutor
-from pk_runtime.kernels import shipped
 from pk_runtime.gpu.one_process import OneProcess
+from pk_runtime.kernels import shipped
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import Simulator, TensorSpec
 from problems.registry import get

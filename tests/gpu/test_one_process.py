@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pk_runtime.compiler import Compiler
-from pk_runtime.kernels import shipped
 from pk_runtime.gpu.one_process import OneProcess
+from pk_runtime.kernels import shipped
 from problems.contract import Problem
 from problems.registry import catalogue
 
