@@ -29,7 +29,7 @@ test: dev-env ## run every test: the fast ones in parallel, then the slow ones
 
 gpu-test: ## run the tests that need four Hopper GPUs, with the python3 on PATH (torch, numpy, pytest, nvcc)
 	NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 \
-	  python3 -m pytest tests/gpu -q -p no:cacheprovider $(ARGS)
+	  python3 -m pytest -c tests/gpu/node.ini --rootdir=. --confcutdir=. tests/gpu -q -p no:cacheprovider $(ARGS)
 
 lint: dev-env ## check style, types, layers and scripts; changes nothing
 	scripts/lint.sh
