@@ -7,8 +7,10 @@ from sandbox.isolation.base import (
     SandboxFault,
 )
 from sandbox.isolation.bubblewrap import BubblewrapExecutor
+from sandbox.isolation.namespaces import NamespaceExecutor
 from sandbox.isolation.none import UnisolatedExecutor
 from sandbox.isolation.probe import Finding, probe
+from sandbox.isolation.session import Session
 
 __all__ = [
     "BubblewrapExecutor",
@@ -16,7 +18,9 @@ __all__ = [
     "Finding",
     "IsolatedExecutor",
     "IsolationUnavailable",
+    "NamespaceExecutor",
     "SandboxFault",
+    "Session",
     "UnisolatedExecutor",
     "choose",
     "probe",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.isolation import BubblewrapExecutor
+from sandbox.isolation import BubblewrapExecutor, NamespaceExecutor
 from sandbox.judge import Judge
 
 
@@ -15,6 +15,12 @@ from sandbox.judge import Judge
 def bubblewrap() -> BubblewrapExecutor:
     """The isolating executor of this machine."""
     return BubblewrapExecutor()
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> NamespaceExecutor:
+    """The isolating executor that needs no program."""
+    return NamespaceExecutor()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pk_runtime.execution import LocalExecutor
-from sandbox.isolation import BubblewrapExecutor, UnisolatedExecutor
+from sandbox.isolation import BubblewrapExecutor, NamespaceExecutor, UnisolatedExecutor
 from tests.sandbox.conformance import CASES, Case
 from tests.sandbox.conformance_isolation import ISOLATED
 
@@ -24,6 +24,11 @@ def test_local(case: Case, folder: Path) -> None:
 @pytest.mark.parametrize("case", CASES + ISOLATED, ids=lambda case: case.__name__)
 def test_bubblewrap(case: Case, bubblewrap: BubblewrapExecutor, folder: Path) -> None:
     case(bubblewrap, folder)
+
+
+@pytest.mark.parametrize("case", CASES + ISOLATED, ids=lambda case: case.__name__)
+def test_namespaces(case: Case, namespaces: NamespaceExecutor, folder: Path) -> None:
+    case(namespaces, folder)
 
 
 def test_no_isolation_is_the_local_executor() -> None:
