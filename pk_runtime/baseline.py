@@ -1,13 +1,15 @@
 """The time PyTorch with cuBLAS and NCCL takes, modelled from a hardware sheet's measured tables.
 
-This is what a candidate is compared with on `sim:` targets: a GEMM, then a collective, one after
-the other, as `torch.distributed` code runs them. Its times are simulated ones, and wherever the
-sheet has both, those of CUDA graph replay: the baseline's launch costs are not held against it.
+This is what a candidate is compared with on `sim:` targets: a GEMM, a collective and the copies
+that bring a tensor into the order the collective wants, one after the other, as
+`torch.distributed` code runs them. Its times are simulated ones, and wherever the sheet has both,
+those of CUDA graph replay: the baseline's launch costs are not held against it.
 
 Source: the collectives are the measured tables of the sheet, interpolated; the GEMM is a form
 fitted to the sheet's measured cuBLAS times, which it meets within 5 %. The sums meet the operators
 measured as a whole (GEMM + reduce-scatter 718 us, all-gather + GEMM 688 us, GEMM + all-reduce
-981 us on 4x H200) within 5 % as well; tests/pk_runtime/test_baseline.py checks both.
+981 us, all-to-all of 4-D tensors with its two copies 169 us on 4x H200) within 5 % as well;
+tests/pk_runtime/test_baseline.py checks both.
 """
 
 import itertools
@@ -18,8 +20,13 @@ from pk_runtime.sheet import Collective, GemmTile, Sheet
 
 SOURCE = (
     "modelled PyTorch baseline: cuBLAS time fitted to measured GEMMs, NCCL time interpolated from "
-    "measured collectives (CUDA graph replay where measured), one after the other"
+    "measured collectives (CUDA graph replay where measured), copies that reorder a tensor at a "
+    "measured share of the local copy rate, one after the other"
 )
+# Rate of a copy that reorders dimensions, relative to a plain local copy. Fitted: on 4x H200 the
+# 4-D all-to-all of 8.4, 33.6, 134 and 537 MB takes 16, 58, 230 and 890 us more with its two
+# reordering copies than without them.
+REORDERING_RATE = 0.6
 
 
 @dataclass(frozen=True)
@@ -29,11 +36,13 @@ class BaselineWork:
     `gemm` is (m, n, k) of one rank, bf16. `collective` is one of all_reduce, all_gather,
     reduce_scatter, all_to_all; `collective_bytes` is one rank's buffer for all_reduce and
     all_to_all, one rank's shard for all_gather (its input) and reduce_scatter (its output).
+    `copies` are tensors that PyTorch copies to reorder their dimensions, in bytes each.
     """
 
     gemm: tuple[int, int, int] | None
     collective: str | None
     collective_bytes: int
+    copies: tuple[int, ...] = ()
 
 
 def baseline_us(work: BaselineWork, sheet: Sheet) -> float:
@@ -48,7 +57,7 @@ def baseline_us(work: BaselineWork, sheet: Sheet) -> float:
         total += gemm_us(*work.gemm, sheet)
     if work.collective is not None:
         total += collective_us(work.collective, work.collective_bytes, sheet)
-    return total
+    return total + sum(copy_us(size, sheet) for size in work.copies)
 
 
 def gemm_us(m: int, n: int, k: int, sheet: Sheet, element_bytes: int = 2) -> float:
@@ -77,6 +86,14 @@ def collective_us(op: str, size: int, sheet: Sheet) -> float:
     if size <= 0:
         raise ValueError(f"a collective of {size} bytes has nothing to do")
     return _interpolate(sheet.collective(op), size)
+
+
+def copy_us(size: int, sheet: Sheet) -> float:
+    """Modelled microseconds of one copy of `size` bytes that reorders dimensions on one GPU."""
+    if size <= 0:
+        raise ValueError(f"a copy of {size} bytes has nothing to do")
+    rate = REORDERING_RATE * sheet.simulator.hbm_bytes_per_us
+    return sheet.simulator.graph_launch_us + 2 * size / rate
 
 
 def _waves_us(m: int, n: int, k: int, sheet: Sheet, tile: GemmTile) -> float:

@@ -38,13 +38,19 @@ class Checker:
     """Judges any number of results of one call; limits are computed once.
 
     `golden` and `reference` have one entry per rank: the exact result and what PyTorch returns.
+    Where only some ranks' results are at hand, `world_size` says of how many ranks they are.
     """
 
     def __init__(
-        self, problem: Checked, golden: Sequence[Tensors], reference: Sequence[Tensors]
+        self,
+        problem: Checked,
+        golden: Sequence[Tensors],
+        reference: Sequence[Tensors],
+        *,
+        world_size: int | None = None,
     ) -> None:
         self._problem = problem
-        self._world = len(reference)
+        self._world = world_size or len(reference)
         self._rules = [
             {
                 name: Rule(problem.tolerance, golden[rank][name], reference[rank][name])
@@ -97,9 +103,10 @@ class Checker:
 
     def _form(self, results: object) -> list[Finding]:
         """Everything wrong with the structure: ranks, names, types, shapes, dtypes."""
-        if not isinstance(results, list | tuple) or len(results) != self._world:
+        ranks = len(self._rules)
+        if not isinstance(results, list | tuple) or len(results) != ranks:
             got = f"{len(results)}" if isinstance(results, list | tuple) else type(results).__name__
-            text = f"Expected the outputs of {self._world} ranks, got {got}."
+            text = f"Expected the outputs of {ranks} ranks, got {got}."
             return [Finding("missing", "", None, text)]
         findings = []
         for rank, outputs in enumerate(results):

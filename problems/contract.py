@@ -149,8 +149,15 @@ class Problem(ABC):
         return self.costs(dims, world_size).hbm_bytes
 
     def baseline(self, dims: Dims, world_size: int) -> BaselineWork:
-        """What PyTorch and NCCL do for it: the GEMM of one rank and the collective."""
+        """What PyTorch and NCCL do for it: the GEMM of one rank, the collective, the copies."""
         return self.costs(dims, world_size).baseline
+
+    def contributors(self, world_size: int) -> Sequence[int]:
+        """The ranks whose inputs matter to others: all, unless the problem has a root.
+
+        The task lint wants the result to be wrong without any one of them.
+        """
+        return range(world_size)
 
     def make_inputs(self, rank: int, world_size: int, seed: int, dims: Dims) -> Tensors:
         """The inputs of one rank on the CPU: the same for the same arguments, on any machine.

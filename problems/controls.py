@@ -176,7 +176,7 @@ class _Case:
                 not self.checker.accepts(results),
                 f"The trivial candidate {name!r} passes: {meaning}",
             )
-        for rank in range(self.world_size):
+        for rank in self.problem.contributors(self.world_size):
             self._missing_rank(rank)
 
     def _reference(self) -> None:

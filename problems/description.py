@@ -192,6 +192,7 @@ def _shape_to_json(shape: ShapeInfo) -> dict[str, Any]:
             "gemm": None if work.gemm is None else list(work.gemm),
             "collective": work.collective,
             "collective_bytes": work.collective_bytes,
+            "copies": list(work.copies),
         },
     }
 
@@ -227,6 +228,7 @@ def _shape_from_json(data: object) -> ShapeInfo:
                 None if sizes is None else (sizes[0], sizes[1], sizes[2]),
                 collective,
                 work.integer("collective_bytes"),
+                work.optional("copies", work.sizes) or (),
             ),
         ),
     )
@@ -253,7 +255,8 @@ def _require_consistent(description: Description, reader: Fields) -> None:
         if not (costs.flops or costs.nvlink_bytes or costs.hbm_bytes):
             raise reader.error("flops", "and the bytes cannot all be zero")
         work = costs.baseline
-        sizes = [*(work.gemm or ()), *([work.collective_bytes] if work.collective else [])]
+        collective = [work.collective_bytes] if work.collective else []
+        sizes = [*(work.gemm or ()), *collective, *work.copies]
         if not sizes or min(sizes) < 1:
             raise reader.error("baseline", "needs positive sizes of a GEMM, a collective or both")
 

@@ -148,7 +148,8 @@ class ThreadGroup(_ProcessGroup):  # type: ignore[misc]
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
         """Scatter the root's list, one tensor to each rank."""
-        sent = inputs[0] if inputs else [outputs[0]] * self._world
+        # What another rank than the root brings is never used, unless there is a defect.
+        sent = inputs[0] if inputs else [sentinel(outputs[0])] * self._world
         call = f"scatter {_described(outputs[0])} root {opts.rootRank}"
         _land(outputs[0], self._move(call, sent)[opts.rootRank], call)
         return _Done()

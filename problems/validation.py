@@ -156,7 +156,8 @@ def _costs(costs: object, where: str) -> Iterator[str]:
     work = costs.baseline
     if work.collective not in (None, *COLLECTIVES) or (not work.collective and not work.gemm):
         yield f"The baseline {where} needs a GEMM or one of {', '.join(COLLECTIVES)}: {work}."
-    sizes = (work.gemm or ()) + ((work.collective_bytes,) if work.collective else ())
+    collective = (work.collective_bytes,) if work.collective else ()
+    sizes = (work.gemm or ()) + collective + work.copies
     if any(type(size) is not int or size <= 0 for size in sizes):
         yield f"The sizes of the baseline {where} must be positive integers: {work}."
 

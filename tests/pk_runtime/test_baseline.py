@@ -36,6 +36,18 @@ def test_the_sum_meets_what_was_measured_as_a_whole(
     assert baseline_us(work, sheet) == pytest.approx(measured_us, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("sent_mb", "measured_us"), [(6.3, 54.5), (25.2, 169), (100.7, 581), (402.7, 2191)]
+)
+def test_reordering_copies_meet_what_was_measured(
+    sheet: Sheet, sent_mb: float, measured_us: float
+) -> None:
+    """The 4-D all-to-all with a copy before and one after; each rank keeps a quarter."""
+    size = int(sent_mb * 1e6 * 4 / 3)
+    work = BaselineWork(None, "all_to_all", size, copies=(size, size))
+    assert baseline_us(work, sheet) == pytest.approx(measured_us, rel=0.1)
+
+
 def test_collectives_are_exact_where_they_were_measured(sheet: Sheet) -> None:
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         for size, us in sheet.collective(op).bytes_us:
@@ -78,6 +90,7 @@ def test_work_without_a_part_is_the_other_part(sheet: Sheet) -> None:
         BaselineWork(None, None, 0),
         BaselineWork((0, 8, 8), None, 0),
         BaselineWork(None, "all_reduce", 0),
+        BaselineWork(None, "all_reduce", 8, copies=(0,)),
     ],
 )
 def test_no_work_is_refused(sheet: Sheet, work: BaselineWork) -> None:

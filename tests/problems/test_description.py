@@ -101,6 +101,8 @@ BAD_SHAPE: list[tuple[str, Any]] = [
     ("baseline", {"gemm": [1, 2], "collective": None, "collective_bytes": 0}),
     ("baseline", {"gemm": None, "collective": "all_sing", "collective_bytes": 0}),
     ("baseline", {"gemm": None, "collective": "all_reduce", "collective_bytes": None}),
+    ("baseline", {"gemm": [1, 1, 1], "collective": None, "collective_bytes": 0, "copies": [0]}),
+    ("baseline", {"gemm": [1, 1, 1], "collective": None, "collective_bytes": 0, "copies": "8"}),
 ]
 
 

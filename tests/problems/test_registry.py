@@ -16,18 +16,43 @@ from problems.validation import breaches
 SLUGS = {
     1: "allreduce",
     2: "allgather",
+    3: "broadcast",
+    4: "reduce",
+    5: "scatter",
+    6: "gather",
+    7: "reducescatter",
     8: "alltoall",
     13: "gemm_allreduce",
+    14: "gemm_allgather",
     16: "gemm_reducescatter",
+    36: "ulysses_gather_seq_scatter_heads",
+    37: "ulysses_gather_heads_scatter_seq",
     89: "sp_ag_gemm_m_sharded",
+    98: "allgather_last_dim",
+    99: "reducescatter_last_dim",
 }
 
 M = 1024
+HEADS = 16 * 16 * 8 * 64  # elements of the 4-D tensors at the default size
 # FLOPs, NVLink bytes and HBM bytes of one rank at the default size with four ranks.
 DEFAULT_COSTS = {
     "allreduce": (0.75 * M * M, 1.5 * 2 * M * M, 4 * M * M),
     "allgather": (0, 3 * 2 * M * M, 2 * M * M * 5),
+    "broadcast": (0, 2 * M * M, 4 * M * M),
+    "reduce": (M * M, 2 * M * M, 4 * M * M),
+    "scatter": (0, 3 * 2 * M * M, 2 * M * M * 5),
+    "gather": (0, 3 * 2 * M * M, 2 * M * M * 5),
+    "reducescatter": (3 * M * M, 3 * 2 * M * M, 2 * M * M * 5),
     "alltoall": (0, 3 * 2 * M * M, 4 * 4 * M * M),
+    "gemm_allgather": (
+        2 * M * 512 * M // 4,
+        0.75 * 2 * M * M,
+        2 * (M * 512 + 512 * M // 4 + M * M),
+    ),
+    "ulysses_gather_seq_scatter_heads": (0, 0.75 * 2 * HEADS, 2 * 2 * HEADS),
+    "ulysses_gather_heads_scatter_seq": (0, 0.75 * 2 * HEADS, 2 * 2 * HEADS),
+    "allgather_last_dim": (0, 3 * 2 * M * M, 2 * M * M * 5),
+    "reducescatter_last_dim": (3 * M * M, 3 * 2 * M * M, 2 * M * M * 5),
     "gemm_allreduce": (2 * M * M * 512, 1.5 * 2 * M * M, 2 * (2 * M * 512 + M * M)),
     "gemm_reducescatter": (2 * M * M * 128, 0.75 * 2 * M * M, 2 * (2 * M * 128 + M * M / 4)),
     "sp_ag_gemm_m_sharded": (
@@ -39,14 +64,32 @@ DEFAULT_COSTS = {
 WORK = {
     "allreduce": BaselineWork(None, "all_reduce", 2 * M * M),
     "allgather": BaselineWork(None, "all_gather", 2 * M * M),
+    "broadcast": BaselineWork(None, "all_gather", 2 * M * M // 3),
+    "reduce": BaselineWork(None, "reduce_scatter", 2 * M * M // 3),
+    "scatter": BaselineWork(None, "all_to_all", 4 * 2 * M * M),
+    "gather": BaselineWork(None, "all_to_all", 4 * 2 * M * M),
+    "reducescatter": BaselineWork(None, "reduce_scatter", 2 * M * M),
     "alltoall": BaselineWork(None, "all_to_all", 4 * 2 * M * M),
+    "gemm_allgather": BaselineWork(
+        (M, M // 4, 512), "all_gather", 2 * M * M // 4, copies=(2 * M * M,)
+    ),
+    "ulysses_gather_seq_scatter_heads": BaselineWork(
+        None, "all_to_all", 2 * HEADS, copies=(2 * HEADS, 2 * HEADS)
+    ),
+    "ulysses_gather_heads_scatter_seq": BaselineWork(
+        None, "all_to_all", 2 * HEADS, copies=(2 * HEADS, 2 * HEADS)
+    ),
+    "allgather_last_dim": BaselineWork(None, "all_gather", 2 * M * M, copies=(4 * 2 * M * M,)),
+    "reducescatter_last_dim": BaselineWork(
+        None, "reduce_scatter", 2 * M * M, copies=(4 * 2 * M * M,)
+    ),
     "gemm_allreduce": BaselineWork((M, M, 512), "all_reduce", 2 * M * M),
     "gemm_reducescatter": BaselineWork((M, M, 128), "reduce_scatter", 2 * M * M // 4),
     "sp_ag_gemm_m_sharded": BaselineWork((M, M // 4, 512), "all_gather", 2 * M * 512 // 4),
 }
 
 
-def test_the_catalogue_has_the_six_problems() -> None:
+def test_the_catalogue_has_these_problems() -> None:
     assert {problem.number: problem.slug for problem in catalogue()} == SLUGS
 
 
@@ -76,7 +119,10 @@ def test_a_problem_keeps_the_contract_and_is_short(slug: str) -> None:
         ("gemm_allreduce", "m8192n8192k2048"),
         ("gemm_reducescatter", "m8192n8192k8192"),
         ("sp_ag_gemm_m_sharded", "m8192n8192k8192"),
+        ("gemm_allgather", "m8192n8192k8192"),
         ("allreduce", "m8192n4096"),
+        ("ulysses_gather_seq_scatter_heads", "b1t1024h128d128"),
+        ("ulysses_gather_heads_scatter_seq", "b1t4096h32d128"),
     ],
 )
 def test_the_measured_size_comes_first(slug: str, first: str) -> None:
@@ -109,7 +155,8 @@ def test_inputs_depend_on_seed_and_rank_alone(slug: str) -> None:
     for name, tensor in first.items():
         assert tensor.dtype == torch.bfloat16
         assert torch.equal(tensor, problem.make_inputs(0, 4, 5, dims)[name])
-        assert not torch.equal(tensor, problem.make_inputs(1, 4, 5, dims)[name])
+        other = problem.make_inputs(1, 4, 5, dims)[name]
+        assert torch.equal(tensor, other) == (name in problem.replicated)
         assert not torch.equal(tensor, problem.make_inputs(0, 4, 6, dims)[name])
 
 

@@ -84,6 +84,7 @@ def test_specs_must_fit_the_names() -> None:
         (Costs(1, 1, 1, BaselineWork(None, None, 1)), "needs a GEMM"),
         (Costs(1, 1, 1, BaselineWork((1, 0, 1), None, 0)), "positive integers"),
         (Costs(1, 1, 1, BaselineWork(None, "all_reduce", 0)), "positive integers"),
+        (Costs(1, 1, 1, BaselineWork(None, "all_reduce", 1, (0,))), "positive integers"),
         (None, "must be a Costs, got NoneType"),
     ],
 )

@@ -15,6 +15,7 @@ from problems.registry import catalogue, get
 from problems.wrong_answers import WrongAnswer
 
 SLUGS = [problem.slug for problem in catalogue()]
+ROOTED = ["broadcast", "reduce", "scatter", "gather"]
 REDUCTIONS = ["allreduce", "gemm_allreduce", "gemm_reducescatter"]
 Outputs = Sequence[Mapping[str, Tensor]]
 
@@ -114,7 +115,18 @@ def test_an_unreduced_partial(slug: str, call: Callable[..., Call]) -> None:
     assert "nothing from any peer" in comparison.summary
 
 
-@pytest.mark.parametrize("slug", SLUGS)
+@pytest.mark.parametrize("slug", ROOTED)
+def test_a_rank_that_the_root_or_its_peers_miss(slug: str, call: Callable[..., Call]) -> None:
+    for rank in range(4):
+        comparison = call(slug).judge(call(slug).defective[f"without:{rank}"])
+        assert comparison.ok == (rank not in get(slug).contributors(4))
+        for finding in comparison.findings:
+            assert finding.match is not None
+            named = {finding.match.name, *finding.match.also}
+            assert f"output_without_rank_{rank}" in named
+
+
+@pytest.mark.parametrize("slug", sorted(set(SLUGS) - set(ROOTED)))
 @pytest.mark.parametrize("rank", range(4))
 def test_a_missing_rank(slug: str, rank: int, call: Callable[..., Call]) -> None:
     comparison = call(slug).judge(call(slug).defective[f"without:{rank}"])
