@@ -33,8 +33,9 @@ void read_source(pending_store& s) {
 void land(pending_store& s) {
   if (s.landed) return;
   read_source(s);
-  copy_out(s.dst, s.at, s.src, s.snapshot.data(), s.add);
   s.landed = true;
+  if (s.mail != nullptr) deliver(*s.mail, s.launch, s.snapshot, 0);
+  else copy_out(s.dst, s.at, s.src, s.snapshot.data(), s.add);
   s.snapshot.clear();
 }
 
@@ -61,6 +62,15 @@ class functional final : public machine {
     op.stored = s;
     f.stores.push_back(std::move(s));
     issue(std::move(op));
+  }
+
+  double load_slab(fiber&, const tile_ref& v, const tensor_ref& src, coord at) override {
+    copy_in(v, src, at);
+    return 0;
+  }
+
+  void read_letter(fiber&, const letter& l, const tile_ref& v, double) override {
+    std::memcpy(v.data, l.data.data(), l.data.size());
   }
 
   void drain(fiber& f, bool reads_only) override {

@@ -28,17 +28,11 @@ std::int64_t padded(int cols, dtype t) {  // rows start at multiples of 16 bytes
   return (cols + unit - 1) / unit * unit;
 }
 
-std::int64_t next_box = 0;
-
 void allocate(allocation& a, int copies) {
   a.pitch = padded(a.cols, a.type);
-  for (int i = 0; i < copies; ++i) {
-    // Whole boxes per plane, whichever way rows are split into planes later.
-    a.first_box[i] = next_box;
-    std::int64_t down = std::int64_t(a.planes) * ceil_div(a.rows, 64) + max_ranks;
-    next_box += down * ceil_div(a.cols * element_bytes(a.type), 128);
-    if (!w.ask.timing) a.copies[i].assign(std::size_t(a.planes) * a.rows * a.pitch * element_bytes(a.type), 0xff);
-  }
+  if (w.ask.timing) return;
+  for (int i = 0; i < copies; ++i)
+    a.copies[i].assign(std::size_t(a.planes) * a.rows * a.pitch * element_bytes(a.type), 0xff);
 }
 
 allocation& declare(int rank, const tensor_decl& d, int id) {
@@ -51,21 +45,58 @@ allocation& declare(int rank, const tensor_decl& d, int id) {
   return a;
 }
 
-tensor_ref view(allocation& a, int rank, int copy, int planes) {
+[[noreturn]] void refuse_view(const allocation& a, const std::string& why) {
+  report_fault(nullptr, "setup", printf_string("tensor '%s' has %s", a.name.c_str(), why.c_str()));
+}
+
+void merge_columns(const allocation& a, int cols, tensor_ref& t) {
+  const std::int64_t all = std::int64_t(t.planes) * t.rows * t.cols;
+  if (cols != t.cols && a.pitch != a.cols)
+    refuse_view(a, printf_string("padding between its rows, so that they cannot be merged: %d columns are not a multiple "
+                                 "of 16 bytes", a.cols));
+  if (all % cols != 0)
+    refuse_view(a, printf_string("%lld elements, which are not whole rows of %d", static_cast<long long>(all), cols));
+  if (cols != t.cols && cols * element_bytes(a.type) % 16 != 0)
+    refuse_view(a, printf_string("no rows of %d columns: they would not be a multiple of 16 bytes", cols));
+  if (cols != t.cols) t.row_stride = cols;
+  t.planes = 1, t.rows = int(all / cols), t.cols = cols;
+}
+
+void take_part(const allocation& a, const view& v, tensor_ref& t) {
+  if (v.parts < 1 || v.parts > max_ranks || v.part < 0 || v.part >= v.parts)
+    refuse_view(a, printf_string("no part %d of %d: parts are 1 to %d, numbered from 0", v.part, v.parts, max_ranks));
+  const int size = element_bytes(a.type);
+  if (v.parts > 1 && (t.cols % v.parts != 0 || t.cols / v.parts * size % 16 != 0))
+    refuse_view(a, printf_string("%d columns, which do not split into %d equal parts of a multiple of 16 bytes", t.cols,
+                                 v.parts));
+  t.cols /= v.parts;
+  if (t.data != nullptr) t.data = static_cast<unsigned char*>(t.data) + std::int64_t(v.part) * t.cols * size;
+}
+
+// Views of one tensor share no boxes: what one brought into L2 is cold for another.
+std::int64_t boxes_of(allocation& a, const tensor_ref& t, int copy, int part) {
+  static std::int64_t next = 0;
+  auto [at, fresh] = a.first_box[copy].try_emplace({t.planes, t.rows, t.cols, part}, next);
+  if (fresh) next += std::int64_t(t.planes) * ceil_div(t.rows, 64) * ceil_div(t.cols * element_bytes(t.type), 128);
+  return at->second;
+}
+
+tensor_ref seen_as(const view& v, allocation& a, int rank, int copy) {
   tensor_ref t;
   t.data = w.ask.timing ? nullptr : a.copies[copy].data();
   t.type = a.type, t.id = a.id * 2 + copy, t.owner = rank;
   t.planes = a.planes, t.rows = a.rows, t.cols = a.cols;
-  if (planes > 0) {
-    int all = a.planes * a.rows;
-    if (all % planes != 0)
-      report_fault(nullptr, "setup", printf_string("tensor '%s' has %d rows, which do not split into %d equal planes",
-                                                   a.name.c_str(), all, planes));
-    t.planes = planes, t.rows = all / planes;
-  }
   t.row_stride = a.pitch;
-  t.plane_stride = a.pitch * t.rows;
-  t.first_box = a.first_box[copy];
+  if (v.cols > 0) merge_columns(a, v.cols, t);
+  if (v.planes > 0) {
+    const int all = t.planes * t.rows;
+    if (all % v.planes != 0)
+      refuse_view(a, printf_string("%d rows, which do not split into %d equal planes", all, v.planes));
+    t.planes = v.planes, t.rows = all / v.planes;
+  }
+  take_part(a, v, t);
+  t.plane_stride = t.row_stride * t.rows;
+  t.first_box = boxes_of(a, t, copy, v.part);
   return t;
 }
 
@@ -78,8 +109,6 @@ void declare_tensors() {
   }
 }
 
-std::int64_t box_count() { return next_box; }
-
 allocation& allocation_of(const tensor_ref& t) {
   for (auto& [name, a] : w.ranks[t.owner].tensors)
     if (a.id == t.id / 2) return a;
@@ -91,7 +120,13 @@ counters& counters_of(int rank, const signal_ref& s) {
   return w.ranks[rank].signals[s.id];
 }
 
-tensor_ref bind_tensor(host_state& h, const char* name, int rank, bool output, bool peers, int planes, dtype type) {
+box& box_of(int rank, const mailbox_ref& m) {
+  if (m.id < 0) report_fault(w.running, "setup", "a mailbox is used that setup() did not declare");
+  return w.ranks[rank].boxes[m.id];
+}
+
+tensor_ref bind_tensor(host_state& h, const char* name, int rank, bool output, bool peers, const view& v,
+                       dtype type) {
   rank_state& state = w.ranks[rank];
   auto at = state.tensors.find(name);
   if (at == state.tensors.end() || at->second.scratch) {
@@ -108,7 +143,7 @@ tensor_ref bind_tensor(host_state& h, const char* name, int rank, bool output, b
                                                  dtype_name(a.type), dtype_name(type)));
   if (peers) w.ranks[h.rank].peers_bound = true;
   a.bound = true;
-  return view(a, rank, 0, planes);
+  return seen_as(v, a, rank, 0);
 }
 
 tensor_ref bind_scratch(host_state& h, const char* name, int rank, int planes, int rows, int cols, dtype type) {
@@ -124,7 +159,7 @@ tensor_ref bind_scratch(host_state& h, const char* name, int rank, int planes, i
     report_fault(nullptr, "setup", printf_string("scratch '%s' is declared with different sizes by two ranks or launches, "
                                                  "or has the name of a tensor of the problem", name));
   }
-  return view(a, rank, w.ranks[h.rank].launch % 2, 0);
+  return seen_as({}, a, rank, w.ranks[h.rank].launch % 2);
 }
 
 signal_ref bind_signals(host_state& h, const char* name, int slots, int per_launch, bool is_barrier) {
@@ -151,6 +186,26 @@ signal_ref bind_signals(host_state& h, const char* name, int slots, int per_laun
     rank.signals.push_back(std::move(c));
   }
   return {id, slots};
+}
+
+mailbox_ref bind_mailbox(host_state& h, const char* name, int slots, int bytes) {
+  if (slots < 1) report_fault(nullptr, "setup", printf_string("mailbox '%s' needs at least one slot; got %d", name, slots));
+  int id = 0;  // as with signals, the first rank to declare it makes it for all
+  for (const box& known : w.ranks[h.rank].boxes) {
+    if (known.name == name) {
+      if (known.slots != slots || known.bytes != bytes)
+        report_fault(nullptr, "setup", printf_string("mailbox '%s' is declared with different sizes by two ranks or launches", name));
+      return {id, slots, bytes};
+    }
+    ++id;
+  }
+  for (auto& rank : w.ranks) {
+    box b;
+    b.name = name, b.slots = slots, b.bytes = bytes;
+    for (auto& copy : b.letters) copy.resize(std::size_t(w.ask.world) * slots);
+    rank.boxes.push_back(std::move(b));
+  }
+  return {id, slots, bytes};
 }
 
 void require(host_state&, bool holds, const char* message) {

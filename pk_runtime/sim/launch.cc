@@ -49,6 +49,8 @@ constexpr std::size_t timing_stack = 64 << 10, functional_stack = 512 << 10;
 std::size_t claimed = 0;
 int rings = 0;
 
+bool has_inside_communicator() { return pk_program.has[int(role::communicator)] && pk_program.comm_sms == 0; }
+
 // Peers write our outputs and read our inputs only between the two barriers. Without such tensors it is
 // enough that every rank has begun the launch before: then all have finished the one that last used the
 // same copy of scratch memory and the same set of counters.
@@ -83,7 +85,8 @@ void body(void* argument) {
     w.at_the_door.push_back(&f);
     park(f, waiting_for::peers_to_enter);
   }
-  pk_program.run(f.role, f, r.args.data(), f.home->shared.get());
+  const auto& shared = f.role == role::communicator ? f.home->comm_shared : f.home->shared;
+  pk_program.run(f.role, f, r.args.data(), shared.get());
   w.m->drain(f, false);
   finish_fiber(f);
   for (;;) yield(f);
@@ -105,23 +108,44 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
   r.fibers.push_back(std::move(f));
 }
 
+using storage = std::unique_ptr<unsigned char[]>;
+
+storage allocate_shared(std::size_t bytes) { return storage(new (std::align_val_t{128}) unsigned char[bytes]); }
+
+// What the author declares, in blocks of this kind. With comm_sms = 0 every block has a communicator too.
+void construct_shared(block& b) {
+  claimed = 0, rings = 0;
+  std::string of;
+  if (!b.communicator) {
+    b.shared = allocate_shared(pk_program.shared_bytes);
+    pk_program.construct_shared(b.shared.get());
+    of = "shared needs";
+  }
+  if (b.communicator || has_inside_communicator()) {
+    b.comm_shared = allocate_shared(pk_program.comm_shared_bytes);
+    pk_program.construct_comm_shared(b.comm_shared.get());
+    of = b.communicator ? "comm_shared needs" : "shared and comm_shared together need";
+  }
+  const double limit = w.ask.parameter("smem_bytes_per_sm");
+  if (double(claimed) > limit)
+    report_fault(nullptr, "setup", printf_string("%s %zu bytes of shared memory and a block has %.0f: use fewer stages or "
+                                                 "smaller tiles", of.c_str(), claimed, limit));
+}
+
+bool runs(const block& b, role which) {
+  if (which == role::communicator) return b.communicator || has_inside_communicator();
+  return !b.communicator;
+}
+
 void add_block(rank_state& r, int rank, int index, double at) {
   auto b = std::make_unique<block>();
   b->rank = rank, b->index = index, b->launch = r.launch;
   b->communicator = index >= w.ask.sms - pk_program.comm_sms;
   b->tensor_free = b->tma_free = b->link_free = b->memory_free = at;
-  const std::size_t size = b->communicator ? pk_program.comm_shared_bytes : pk_program.shared_bytes;
-  b->shared.reset(new (std::align_val_t{128}) unsigned char[size]);
-  claimed = 0, rings = 0;
-  (b->communicator ? pk_program.construct_comm_shared : pk_program.construct_shared)(b->shared.get());
-  const double limit = w.ask.parameter("smem_bytes_per_sm");
-  if (double(claimed) > limit)
-    report_fault(nullptr, "setup", printf_string("%s needs %zu bytes of shared memory and a block has %.0f: use fewer "
-                                                 "stages or smaller tiles", b->communicator ? "comm_shared" : "shared",
-                                                 claimed, limit));
+  construct_shared(*b);
   ++r.live_blocks;
   for (role which : {role::loader, role::consumer, role::storer, role::communicator})
-    if (pk_program.has[int(which)] && (which == role::communicator) == b->communicator) add_fiber(r, *b, which, at);
+    if (pk_program.has[int(which)] && runs(*b, which)) add_fiber(r, *b, which, at);
   if (b->live == 0) --r.live_blocks;
   r.blocks.push_back(std::move(b));
 }

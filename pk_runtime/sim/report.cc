@@ -84,6 +84,20 @@ std::string epoch_drift(const counters& c, const fiber& f) {
   return "";
 }
 
+// What the same source has posted here in this launch and nobody takes: a wrong slot shows.
+std::string left_in_box(const fiber& f) {
+  const box& b = *f.mailbox;
+  const int launch = f.home->launch;
+  std::string slots;
+  int n = 0;
+  for (int slot = 0; slot < b.slots; ++slot) {
+    const letter& l = b.letters[launch % 2][std::size_t(f.source) * b.slots + slot];
+    if (l.arrived == launch && l.taken != launch && ++n <= 4) slots += (slots.empty() ? "" : ", ") + std::to_string(slot);
+  }
+  if (n == 0) return printf_string("; rank %d has posted nothing else to it that is not taken", f.source);
+  return printf_string("; rank %d has posted to slot %s%s, which nobody has taken", f.source, slots.c_str(), n > 4 ? ", ..." : "");
+}
+
 // One waiting fiber: what it wants, what there is, and who has and has not signalled.
 std::string wait_entry(const fiber& f, std::string& sentence) {
   std::vector<std::string> out = place(f);
@@ -108,6 +122,11 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
     out.insert(out.end(), {field("waits_for", f.reason == waiting_for::signal ? "signal" : "barrier"),
                            field("signal", c.name), field("slot", f.slot), field("expected", double(f.wanted)),
                            field("seen", double(seen)), quoted("signals_by_rank") + ": " + array(counts)});
+  } else if (f.reason == waiting_for::mailbox) {
+    sentence = printf_string("%s waits for mailbox '%s' slot %d from rank %d", who.c_str(), f.mailbox->name.c_str(), f.slot,
+                             f.source) + left_in_box(f);
+    out.insert(out.end(), {field("waits_for", "mailbox"), field("mailbox", f.mailbox->name), field("slot", f.slot),
+                           field("source", f.source)});
   } else if (f.reason == waiting_for::peers_to_enter) {
     sentence = who + " waits for every rank to enter the launch";
     out.push_back(field("waits_for", "peers_to_enter"));
@@ -131,13 +150,14 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
 std::string rank_usage(int rank) {
   const rank_state& r = w.ranks[rank];
   const usage& u = r.used;
-  double waits[4][6] = {};
+  double waits[4][wait_reasons] = {};
   for (const auto& f : r.fibers)
-    for (int i = 0; i < 6; ++i) waits[int(f->role)][i] += f->waited[i];
-  static const char* reasons[] = {"", "ring_slot", "ring_data", "signal", "barrier", "peers_to_enter"};
+    for (int i = 0; i < wait_reasons; ++i) waits[int(f->role)][i] += f->waited[i];
+  static const char* reasons[] = {"", "ring_slot", "ring_data", "signal", "barrier", "peers_to_enter",
+                                  "mailbox", "load"};
   std::vector<std::string> waited;
   for (int role = 0; role < 4; ++role)
-    for (int i = 1; i < 6; ++i)
+    for (int i = 1; i < wait_reasons; ++i)
       if (waits[role][i] > 0)
         waited.push_back(field((std::string(name_of(sim::role(role))) + "." + reasons[i]).c_str(), waits[role][i]));
   return object({field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
@@ -193,12 +213,12 @@ void report_deadlock() {
   for (const rank_state& r : w.ranks)
     for (const auto& f : r.fibers)
       if (!f->done) waiting.push_back(f.get());
-  // Signals first: rings usually wait because somebody behind them waits for a signal.
+  // Signals and mailboxes first: rings usually wait because somebody behind them waits for a peer.
   std::stable_sort(waiting.begin(), waiting.end(), [](const fiber* a, const fiber* b) {
     auto order = [](const fiber* f) {
-      return f->reason == waiting_for::signal || f->reason == waiting_for::barrier ? 0
-             : f->reason == waiting_for::peers_to_enter                            ? 2
-                                                                                   : 1;
+      if (f->reason == waiting_for::peers_to_enter) return 2;
+      const bool ring = f->reason == waiting_for::data || f->reason == waiting_for::free_slot;
+      return ring ? 1 : 0;
     };
     return order(a) < order(b);
   });

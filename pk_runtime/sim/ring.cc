@@ -85,12 +85,16 @@ void mma_issue(fiber& f, double flops) { w.m->mma_issue(f, flops); }
 void mma_wait(fiber& f, int pending) { w.m->mma_wait(f, pending); }
 void vector_work(fiber& f, double elements, double bytes) { w.m->vector_work(f, elements, bytes); }
 
-void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src, bool add) {
-  check_range(f, add ? "store_add_async" : "store_async", dst, at, src.rows, src.cols);
+void check_writable(const fiber& f, const tensor_ref& dst) {
   const allocation& a = allocation_of(dst);
   if (a.input)
     report_fault(&f, "input_overwritten", printf_string("%s stores to '%s' of rank %d, which is an input",
                                                         describe(f).c_str(), a.name.c_str(), dst.owner));
+}
+
+void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src, bool add) {
+  check_range(f, add ? "store_add_async" : "store_async", dst, at, src.rows, src.cols);
+  check_writable(f, dst);
   auto s = std::make_shared<pending_store>();
   s->dst = dst, s->at = at, s->src = src, s->add = add;
   w.m->store(f, std::move(s));

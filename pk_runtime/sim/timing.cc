@@ -1,5 +1,9 @@
 // Timing mode: no arithmetic, a virtual clock. Fibers run in the order of their clocks; shared resources
 // are first-come-first-served servers whose rates come from the hardware sheet.
+//
+// What it assumes of slabs: a load is issued at once and complete at its first use, so a group has as much in
+// flight as it has slabs. A store or post holds the group until the bytes have left the SM, and lands like an
+// asynchronous store. Mailboxes stay in L2; their flags double the bytes.
 #include <algorithm>
 #include <queue>
 
@@ -45,31 +49,39 @@ class timing final : public machine {
   void load(fiber& f, ring_core& ring, int slot, const tile_ref& tile, const tensor_ref& src, coord at) override {
     in_order(f);
     const footprint area = covered(tile, src, at);
-    const double start = issue(f, area);
-    double done = 0;
-    if (src.owner == rank_of(f)) {
-      f.home->memory_free = std::max(start, f.home->memory_free) + area.bytes / sm_memory_;
-      done = std::max(read_memory(src.owner, area, start), f.home->memory_free + l2_latency_);
-    } else {
-      const double fetched = read_memory(src.owner, area, start);
-      done = std::max(cross(*f.home, src.owner, rank_of(f), area.bytes, start, false).landed, fetched + link_latency_);
-    }
-    ring.full_at[slot] = std::max(ring.full_at[slot], done);
+    ring.full_at[slot] = std::max(ring.full_at[slot], fetch(f, area, src.owner, issue(f, area)));
   }
 
   void store(fiber& f, std::shared_ptr<pending_store> s) override {
     in_order(f);
-    const footprint area = covered(s->src, s->dst, s->at);
-    const double start = issue(f, area);
-    if (s->dst.owner == rank_of(f)) {
-      s->read_at = ports_[std::size_t(s->dst.owner)].l2.serve(start, area.bytes / l2_);
-      s->landed_at = s->read_at + l2_latency_;
+    if (s->mail != nullptr) {
+      const double bytes = flagged_bytes(s->src);
+      write(f, *s, s->to, bytes, f.now);
+      use_l2(s->to, bytes);
+      deliver(*s->mail, s->launch, {}, s->landed_at);
     } else {
-      const crossing c = cross(*f.home, rank_of(f), s->dst.owner, area.bytes, start, s->add);
-      s->read_at = c.read, s->landed_at = c.landed;
+      const footprint area = covered(s->src, s->dst, s->at);
+      const double start = s->registers ? f.now : issue(f, area);
+      write(f, *s, s->dst.owner, area.bytes, start);
+      write_memory(s->dst.owner, area, start);
     }
-    write_memory(s->dst.owner, area, start);
+    if (s->registers) f.now = std::max(f.now, s->read_at);
     f.stores.push_back(std::move(s));
+  }
+
+  double load_slab(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) override {
+    in_order(f);
+    return fetch(f, covered(v, src, at), src.owner, f.now);
+  }
+
+  // Whoever polls sees the flags without another trip to L2.
+  void read_letter(fiber& f, const letter& l, const tile_ref& v, double asked) override {
+    const double bytes = flagged_bytes(v), before = f.now;
+    double& port = f.home->memory_free;
+    port = std::max({asked + l2_latency_, l.arrived_at, port}) + bytes / sm_memory_;
+    f.now = std::max(port, ports_[std::size_t(rank_of(f))].l2.serve(f.now, bytes / l2_));
+    use_l2(rank_of(f), bytes);
+    f.waited[int(waiting_for::mailbox)] += f.now - before;
   }
 
   void drain(fiber& f, bool reads_only) override {
@@ -134,11 +146,11 @@ class timing final : public machine {
  private:
   static constexpr int box_rows = 64, box_width = 128, box_bytes = box_rows * box_width;
 
-  // The part of a tile inside the tensor, as boxes.
+  // The part of a tile or slab inside the tensor, as boxes. A slab need not fill its boxes; L2 brings in whole ones.
   struct footprint {
     std::int64_t first_box;
     int down, across, row_of_boxes;
-    double bytes;
+    double bytes, bytes_of_boxes;
   };
   struct crossing {
     double read, landed;
@@ -154,10 +166,23 @@ class timing final : public machine {
     const int size = element_bytes(t.type);
     const int rows = min(tile.rows, t.rows - at.row * tile.rows), cols = min(tile.cols, t.cols - at.col * tile.cols);
     const int boxes_across = ceil_div(t.cols * size, box_width), boxes_down = ceil_div(t.rows, box_rows);
-    const int row = at.row * tile.rows / box_rows, col = at.col * tile.cols * size / box_width;
-    return {t.first_box + (std::int64_t(at.plane) * boxes_down + row) * boxes_across + col, ceil_div(rows, box_rows),
-            ceil_div(cols * size, box_width), boxes_across, double(rows) * cols * size};
+    const span down = boxes(at.row * tile.rows, rows, t.rows, box_rows);
+    const span across = boxes(at.col * tile.cols * size, cols * size, t.cols * size, box_width);
+    return {t.first_box + (std::int64_t(at.plane) * boxes_down + down.first) * boxes_across + across.first, down.count,
+            across.count, boxes_across, double(rows) * cols * size, double(down.extent) * across.extent};
   }
+
+  // Boxes of `unit` that [start, start + length) touches, and how much of them lies below `end`.
+  struct span {
+    int first, count, extent;
+  };
+  static span boxes(int start, int length, int end, int unit) {
+    const int first = start / unit, after = (start + length - 1) / unit + 1;
+    return {first, after - first, min(end, after * unit) - first * unit};
+  }
+
+  // In a mailbox every 4 bytes travel with a flag of 4.
+  static double flagged_bytes(const tile_ref& v) { return 2.0 * v.rows * v.cols * element_bytes(v.type); }
 
   // One tensor-map instruction per box.
   double issue(fiber& f, const footprint& a) {
@@ -177,12 +202,17 @@ class timing final : public machine {
     return double(misses) / (a.down * a.across);
   }
 
+  void use_l2(int rank, double bytes) {
+    usage& u = w.ranks[std::size_t(rank)].used;
+    u.l2 += bytes / l2_, u.l2_bytes += bytes;
+  }
+
   double read_memory(int rank, const footprint& a, double at) {
     ports& p = ports_[std::size_t(rank)];
     usage& u = w.ranks[std::size_t(rank)].used;
-    const double missing = missing_share(rank, a) * a.bytes;
+    const double missing = missing_share(rank, a) * a.bytes_of_boxes;
     double done = p.l2.serve(at, a.bytes / l2_) + l2_latency_;
-    u.l2 += a.bytes / l2_, u.l2_bytes += a.bytes;
+    use_l2(rank, a.bytes);
     if (missing > 0) done = std::max(done, p.hbm.serve(at, missing / hbm_) + hbm_latency_);
     u.hbm += missing / hbm_, u.hbm_bytes += missing;
     return done;
@@ -193,7 +223,8 @@ class timing final : public machine {
     missing_share(rank, a);
     ports_[std::size_t(rank)].hbm.serve(at, a.bytes / hbm_);
     usage& u = w.ranks[std::size_t(rank)].used;
-    u.hbm += a.bytes / hbm_, u.hbm_bytes += a.bytes, u.l2 += a.bytes / l2_, u.l2_bytes += a.bytes;
+    u.hbm += a.bytes / hbm_, u.hbm_bytes += a.bytes;
+    use_l2(rank, a.bytes);
   }
 
   // One SM can drive only part of a link; a link has a rate out of the sender and one into the receiver.
@@ -207,6 +238,30 @@ class timing final : public machine {
     receiver.link_in += bytes / in_rate, receiver.in_bytes += bytes;
     const double read = std::max(b.link_free, sent);
     return {read, std::max(read, received) + link_latency_};
+  }
+
+  // Brings `owner`'s bytes into this SM; returns when the last are there.
+  double fetch(fiber& f, const footprint& a, int owner, double start) {
+    const double fetched = read_memory(owner, a, start);
+    if (owner != rank_of(f))
+      return std::max(cross(*f.home, owner, rank_of(f), a.bytes, start, false).landed, fetched + link_latency_);
+    f.home->memory_free = std::max(start, f.home->memory_free) + a.bytes / sm_memory_;
+    return std::max(fetched, f.home->memory_free + l2_latency_);
+  }
+
+  // Sends bytes to `owner`: when they have left this SM's tile or registers, and when they have landed.
+  void write(fiber& f, pending_store& s, int owner, double bytes, double start) {
+    if (owner != rank_of(f)) {
+      const crossing c = cross(*f.home, rank_of(f), owner, bytes, start, s.add);
+      s.read_at = c.read, s.landed_at = c.landed;
+      return;
+    }
+    s.read_at = ports_[std::size_t(owner)].l2.serve(start, bytes / l2_);
+    if (s.registers) {
+      f.home->memory_free = std::max(start, f.home->memory_free) + bytes / sm_memory_;
+      s.read_at = std::max(s.read_at, f.home->memory_free);
+    }
+    s.landed_at = s.read_at + l2_latency_;
   }
 
   static double min_rate(double a, double b) { return a < b ? a : b; }

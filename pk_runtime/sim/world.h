@@ -1,6 +1,7 @@
 // The simulated machine: ranks with memory and counters, blocks, fibers, and what they wait for.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -43,7 +44,8 @@ struct allocation {
   int id = 0, planes = 1, rows = 1, cols = 1;
   std::int64_t pitch = 0;  // elements from one row to the next
   std::vector<unsigned char> copies[2];
-  std::int64_t first_box[2] = {0, 0};  // L2 model: index of the first 64-row x 128-byte box
+  // L2 model: index of the first 64-row x 128-byte box of each view {planes, rows, cols, part}, by copy.
+  std::map<std::array<int, 4>, std::int64_t> first_box[2];
 };
 
 // The counters that one signal object has on one rank. Launches use two sets by turns, so that what a fast
@@ -61,16 +63,43 @@ struct counters {
   std::uint64_t base(int launch) const { return barrier ? 0 : std::uint64_t(launch / 2) * std::uint64_t(per_launch); }
 };
 
-enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter };
+// What one source has posted to one slot. The numbers are those of the last launch in which it happened; data is
+// what arrived, in functional mode.
+struct letter {
+  int posted = -1, arrived = -1, taken = -1;
+  double arrived_at = 0;
+  std::vector<unsigned char> data;
+  struct fiber* waiting = nullptr;
+};
+
+// The box that one mailbox has on one rank. Launches use two copies by turns, as scratch memory is used.
+struct box {
+  std::string name;
+  int slots = 0, bytes = 0;
+  std::vector<letter> letters[2];  // [copy][source * slots + slot]
+
+  letter& at(int source, int slot, int launch) { return letters[launch % 2][std::size_t(source) * slots + slot]; }
+};
+
+// `load` is no reason to park: it is time spent on slabs that are still on their way.
+enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter, mailbox, load };
+inline constexpr int wait_reasons = 8;
 
 // What a signal does when it arrives: counts, and readies whoever has waited for it.
 void deliver(struct counters&, int slot, int launch, int from, double at);
 
+// What a letter's arrival does: fills it, and readies whoever waits for it.
+void deliver(letter&, int launch, const std::vector<unsigned char>& data, double at);
+
+// A store on its way: from shared memory, or from registers, of which a snapshot is taken when it is issued;
+// to a tensor or into a mailbox.
 struct pending_store {
   tensor_ref dst;
   coord at{0, 0};
   tile_ref src;
-  bool add = false, was_read = false, landed = false;
+  bool add = false, registers = false, was_read = false, landed = false;
+  letter* mail = nullptr;
+  int to = 0, launch = 0;  // of `mail`: whose box, in which launch
   std::vector<unsigned char> snapshot;
   double read_at = 0, landed_at = 0;
 };
@@ -79,7 +108,7 @@ struct block {
   int rank = 0, index = 0, launch = 0;
   bool communicator = false;
   int live = 0, rings = 0;
-  std::unique_ptr<unsigned char[]> shared;
+  std::unique_ptr<unsigned char[]> shared, comm_shared;
   double tensor_free = 0, tma_free = 0, link_free = 0, memory_free = 0;
 };
 
@@ -93,12 +122,13 @@ struct fiber {
   waiting_for reason = waiting_for::nothing;
   const ring_core* ring = nullptr;
   const counters* counter = nullptr;
-  int slot = 0;
+  const box* mailbox = nullptr;
+  int slot = 0, source = 0;
   std::uint64_t wanted = 0;
   std::vector<std::shared_ptr<pending_store>> stores;
   double mma_done[8] = {};
   std::uint64_t mma_issued = 0;
-  double waited[6] = {};  // us by reason, timing mode
+  double waited[wait_reasons] = {};  // us, timing mode
 };
 
 // Statistics of one rank in timing mode; times in us, amounts in bytes or FLOP.
@@ -117,6 +147,7 @@ struct rank_state {
   int live_blocks = 0;
   std::map<std::string, allocation> tensors;
   std::deque<counters> signals;
+  std::deque<box> boxes;
   std::vector<unsigned char> args;
   std::vector<std::unique_ptr<block>> blocks;
   std::vector<std::unique_ptr<fiber>> fibers;
@@ -143,6 +174,8 @@ struct machine {
   virtual ~machine() = default;
   virtual void load(fiber&, ring_core&, int slot, const tile_ref&, const tensor_ref&, coord) = 0;
   virtual void store(fiber&, std::shared_ptr<pending_store>) = 0;
+  virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete
+  virtual void read_letter(fiber&, const letter&, const tile_ref&, double asked) = 0;  // taken since `asked`
   virtual void drain(fiber&, bool reads_only) = 0;
   virtual void post_signal(fiber&, counters&, int target, int slot) = 0;
   virtual void ready(fiber&, double at) = 0;  // makes a waiting fiber runnable
@@ -167,11 +200,14 @@ void declare_tensors();
 void run_setup(int rank);
 void load_inputs(int rank);
 void save_outputs(int rank);
-std::int64_t box_count();
 allocation& allocation_of(const tensor_ref&);
 counters& counters_of(int rank, const signal_ref&);
+box& box_of(int rank, const mailbox_ref&);
 const char* name_of(role);
 int element_bytes(dtype);
+
+// ring.cc
+void check_writable(const fiber&, const tensor_ref&);
 
 // transfer.cc
 void check_range(const fiber&, const char* what, const tensor_ref&, coord, int rows, int cols);

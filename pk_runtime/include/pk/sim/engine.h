@@ -35,6 +35,11 @@ struct signal_ref {
   int id = -1, slots = 0;
 };
 
+// The mailbox of one name, a box on every rank: `slots` slabs of `bytes` bytes from every source.
+struct mailbox_ref {
+  int id = -1, slots = 0, bytes = 0;
+};
+
 inline constexpr int max_depth = 16;
 
 // State of one pipeline ring in shared memory. Counters are monotone; slot = counter % depth.
@@ -67,6 +72,13 @@ void signal(fiber&, const signal_ref&, int rank, int slot);
 void wait(fiber&, const signal_ref&, int slot, int count);
 void barrier(fiber&, const signal_ref&);
 
+// Slabs: registers as a tile_ref, row-major. A load is complete at its first use, see slab_use.
+double slab_load(fiber&, const tile_ref&, const tensor_ref&, coord);  // when its data is there
+void slab_use(fiber&, double ready_at);
+void slab_store(fiber&, const tensor_ref&, coord, const tile_ref&);
+void post(fiber&, const mailbox_ref&, int rank, int slot, const tile_ref&);
+void take(fiber&, const mailbox_ref&, int source, int slot, const tile_ref&);
+
 void mma_issue(fiber&, double flops);
 void mma_wait(fiber&, int pending);
 void vector_work(fiber&, double elements, double shared_bytes);
@@ -80,9 +92,10 @@ void from_float(dtype, void* element, float value);
 
 // The host side of a launch, once per rank.
 class host_state;
-tensor_ref bind_tensor(host_state&, const char* name, int rank, bool output, bool peers, int planes, dtype);
+tensor_ref bind_tensor(host_state&, const char* name, int rank, bool output, bool peers, const view&, dtype);
 tensor_ref bind_scratch(host_state&, const char* name, int rank, int planes, int rows, int cols, dtype);
 signal_ref bind_signals(host_state&, const char* name, int slots, int per_launch, bool is_barrier);
+mailbox_ref bind_mailbox(host_state&, const char* name, int slots, int bytes);
 void require(host_state&, bool holds, const char* message);
 int host_rank(const host_state&);
 int host_world(const host_state&);

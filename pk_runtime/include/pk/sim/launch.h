@@ -11,6 +11,12 @@ namespace pk::sim {
 
 using namespace parts;
 
+// group<0> lives beside the issuers of a compute SM.
+template <class K, class A, class S>
+constexpr bool fits(void (*)(group<0>, const A&, S&)) { return comm_sms_of<K>() == 0; }
+template <class K, class W, class A, class S>
+constexpr bool fits(void (*)(W, const A&, S&)) { return true; }
+
 // Calls a role with the worker type that its first parameter names.
 template <class W, class A, class S>
 void call(void (*role)(W, const A&, S&), fiber& f, const void* args, void* shared) {
@@ -38,8 +44,9 @@ constexpr program describe(const char* name) {
   using comm_shared = typename comm_shared_of<K>::type;
   static_assert(has_loader<K> || has_consumer<K> || has_storer<K> || has_communicator<K>,
                 "a kernel needs at least one role: loader, consumer, storer or communicator");
-  static_assert(has_communicator<K> == (comm_sms_of<K>() > 0),
-                "comm_sms > 0 and a communicator role go together");
+  static_assert(has_communicator<K> || comm_sms_of<K>() == 0, "comm_sms > 0 needs a communicator role");
+  if constexpr (has_communicator<K>)
+    static_assert(fits<K>(&K::communicator), "group<0> is a communicator inside compute SMs: comm_sms = 0");
   return {name, sizeof(typename K::args), sizeof(shared), sizeof(comm_shared), comm_sms_of<K>(),
           {has_loader<K>, has_consumer<K>, has_storer<K>, has_communicator<K>},
           [](host_state& state, void* args) {

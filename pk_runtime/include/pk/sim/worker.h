@@ -1,5 +1,6 @@
 // Who executes a role. An `issuer` is one thread (loader, storer); a `group` is G warpgroups acting
-// together (consumer, communicator). In the simulator each is one fiber.
+// together (consumer, communicator), group<0> the two warps that the issuers leave over. In the simulator each
+// is one fiber.
 #pragma once
 
 #include <pk/sim/engine.h>
@@ -20,7 +21,7 @@ struct issuer : worker {};
 
 template <int G = 2>
 struct group : worker {
-  static constexpr int warpgroups = G;
+  static constexpr int warpgroups = G, threads = threads_of(G);
 };
 
 }  // namespace pk
