@@ -69,7 +69,7 @@ class Failure(c.Structure):
 
 @dataclass(frozen=True)
 class Bound:
-    """An object that setup() numbered: a tensor, scratch, signals or a barrier."""
+    """An object that setup() numbered: a tensor, scratch, signals, a barrier, a mailbox."""
 
     kind: str
     name: str
@@ -98,7 +98,7 @@ def describe(failure: Failure, bound: dict[int, Bound]) -> str:
         return f"{who} waits for {_WAITS[failure.kind]} of ring #{failure.object}, {waited}"
     if failure.kind in _WAITS:
         return f"{who} waits for {_WAITS[failure.kind].format(slot=failure.slot)}, {waited}"
-    return (
-        f"{who}: {what.kind} {what.name!r} at {{plane {failure.plane}, row {failure.row}, "
-        f"col {failure.col}}} slot {failure.slot} is out of range"
-    )
+    where = f"at {{plane {failure.plane}, row {failure.row}, col {failure.col}}}"
+    if what.kind in ("signals", "mailbox"):
+        where = f"slot {failure.slot} of rank {failure.plane}"
+    return f"{who}: {what.kind} {what.name!r} {where} is out of range"
