@@ -1,5 +1,7 @@
 """The static rules: honest kernels pass, tricks are named with their line."""
 
+from pathlib import Path
+
 import pytest
 
 from pk_runtime.candidate import Candidate
@@ -135,6 +137,91 @@ def test_lines_are_the_sources() -> None:
 def test_every_rule_is_needed_once() -> None:
     source = 'void f() { asm(""); asm(""); }'
     assert len([v for v in scanned(source) if v.token == "asm"]) == 1
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.cu"))
+
+
+def raw(source: str, **files: str) -> tuple[Violation, ...]:
+    return scan(Candidate("cuda", {"kernel.cu": source, **files}))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_raw_examples_pass(path: Path) -> None:
+    assert raw(path.read_text(encoding="utf-8")) == ()
+
+
+RAW_HONEST = (
+    "#include <pk/raw.h>\n#include <cuda_bf16.h>\n#include <cuda/atomic>  // device code",
+    '#pragma once\nconstexpr int threads = knob("threads", 256, {256, 512});',
+    "__global__ void __launch_bounds__(512, 1) k(float* p, int n) { p[threadIdx.x] = n; }",
+    "__device__ __forceinline__ int bits(float x) { return *reinterpret_cast<int*>(&x); }",
+    "__global__ void k() { extern __shared__ float s[]; __shared__ int t[4]; t[0] = s[0]; }",
+    '__device__ void st(int* p) { asm volatile("st.release.sys.global.u32 [%0], 1;" ::"l"(p)); }',
+    "__device__ void f(int4* a, int4* b) { memcpy(a, b, 16); long long t = clock64(); }",
+    "void launch(const args& g, const raw::call& at) { k<<<at.blocks, 512, 0, at.stream>>>(g); }",
+    "void launch(const args& g, const raw::call& at) { raw::start(at, k, 9, 512, 0, g, at.self); }",
+    "template <class T> using plain = std::remove_cv_t<T>;",
+    "static __device__ int f() { return 1; }",
+    'struct k { static void setup(raw::host& h, args& g) { h.signals("done", g.done, 4); } };',
+    "PK_RAW(mine)\n",
+)
+
+
+@pytest.mark.parametrize("source", RAW_HONEST)
+def test_honest_raw_code_passes(source: str) -> None:
+    assert raw(source) == ()
+
+
+def test_raw_code_includes_its_own_files() -> None:
+    source = '#include "tools/add.cuh"\n'
+    assert raw(source, **{"tools/add.cuh": "#include <pk/raw.h>\n"}) == ()
+    assert [v.token for v in raw(source)] == ['#include "tools/add.cuh"']
+
+
+RAW_FORBIDDEN = (
+    ("#include <cstdio>", "#include"),
+    ("#include <cuda_runtime.h>", "#include"),
+    ("#define LOAD(x) x", "#define"),
+    ("void launch() { cudaMalloc(&p, 4); }", "cudaMalloc"),
+    ("void launch() { cudaMallocAsync(&p, 4, at.stream); }", "cudaMallocAsync"),
+    ("void launch() { cudaStreamSynchronize(at.stream); }", "cudaStreamSynchronize"),
+    ("void launch() { ::cudaDeviceSynchronize(); }", "cudaDeviceSynchronize"),
+    ("void launch() { cudaStreamCreate(&s); }", "cudaStreamCreate"),
+    ("void launch() { cudaMemcpyAsync(a, b, 4, k, at.stream); }", "cudaMemcpyAsync"),
+    ("void launch() { auto f = cudaEventCreate; }", "cudaEventCreate"),
+    ("void setup() { cuMulticastCreate(&m, &p); }", "cuMulticastCreate"),
+    ("void setup() { cuMemCreate(&m, 1, &p, 0); }", "cuMemCreate"),
+    ("void launch() { ncclAllReduce(a, b, n, t, o, c, s); }", "ncclAllReduce"),
+    ("void launch() { cublasGemmEx(h); }", "cublasGemmEx"),
+    ("__device__ void f() { asm volatile(\"multimem.red.add.f32 [%0], %1;\" :: ); }", "multimem"),
+    ("__device__ void f() { asm(\"multi\" \"mem.st.f32 [%0], %1;\" :: ); }", "multimem"),
+    ("__device__ void f() { cuda::ptx::multimem_st(a, b); }", "multimem_st"),
+    ("void launch() { asm(\"syscall\"); }", "syscall"),
+    ("__device__ int counter;", "__device__ int counter"),
+    ("__managed__ int counter;", "__managed__"),
+    ("__constant__ float table[4];", "__constant__"),
+    ("int calls = 0;", "int calls"),
+    ("void launch() { static int calls = 0; }", "static"),
+    ("extern \"C\" void f();", "extern"),
+    ("extern \"C\" int pk_launch() { return 0; }", "pk_launch"),
+    ("__attribute__((constructor)) void f() { }", "__attribute__"),
+    ("[[gnu::constructor]] void f() { }", "gnu"),
+    ("void setup() { std::ofstream f; }", "std::ofstream"),
+    ("void setup() { open(a, 0); }", "open"),
+    ("void setup() { dlopen(a, 0); }", "dlopen"),
+    ("void launch() { fork(); }", "fork"),
+    ("void f() { pk::sm90::launch l; }", "sm90"),
+    ("namespace pk { int x(); }", "namespace pk"),
+    ("int main() { return 0; }", "main"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "token"), RAW_FORBIDDEN, ids=lambda text: text[:40])
+def test_what_a_raw_candidate_may_not_do_is_named(source: str, token: str) -> None:
+    found = raw(f"#include <pk/raw.h>\nusing namespace pk;\n{source}\n")
+    assert any(token in violation.token for violation in found), found
+    assert all(v.line == 3 and v.why and v.instead for v in found)
 
 
 def test_other_languages_are_not_scanned() -> None:
