@@ -51,6 +51,7 @@ _CAPTURE_THREAD_LOCAL = 1
 _PORTABLE_MAPPED = 3
 _POLL_S = 0.0002
 _SPIN_S = 0.002
+_COPY_TIMEOUT_S = 30.0
 
 
 def device_count() -> int:
@@ -290,13 +291,23 @@ class HostMemory:
 def read(address: int, nbytes: int) -> bytes:
     """Copies from a device, at once: whoever wrote there must have been waited for."""
     data = c.create_string_buffer(nbytes)
-    call("cuMemcpyDtoH_v2", data, address, nbytes)
+    _at_once("cuMemcpyDtoHAsync_v2", data, address, nbytes)
     return data.raw
 
 
 def write(address: int, data: bytes) -> None:
-    """Copies to a device; returns when it has arrived."""
-    call("cuMemcpyHtoD_v2", address, data, len(data))
+    """Copies to a device, at once; returns when it has arrived."""
+    _at_once("cuMemcpyHtoDAsync_v2", address, data, len(data))
+
+
+def _at_once(name: str, *arguments: object) -> None:
+    """A copy in a stream of its own: nothing else is waited for, and it has a deadline."""
+    stream = Stream()
+    try:
+        call(name, *arguments, stream.handle)
+        stream.synchronize(_COPY_TIMEOUT_S)
+    finally:
+        stream.close()
 
 
 def copy(to: int, source: int, nbytes: int, stream: Stream) -> None:
