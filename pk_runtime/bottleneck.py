@@ -12,6 +12,8 @@ from pk_runtime.sheet import Sheet
 
 SATURATED = 0.85
 WAITING = 0.20
+COMPUTING = ("loader", "consumer")
+ROLES = (*COMPUTING, "storer", "communicator")
 
 
 @dataclass(frozen=True)
@@ -34,29 +36,42 @@ def explain(report: Mapping[str, Any], sheet: Sheet) -> Bottleneck:
 
     Utilization is busy time over the whole time: tensor cores over the compute SMs, links and
     memories as single servers. Exposed times are microseconds: `tail` is what follows the last
-    multiplication; `signals` is how long loaders waited for signals, averaged over compute SMs.
+    multiplication; `signals`, `mailboxes` and `loads` (of slabs) are the waits of the role that
+    waited longest, averaged over the blocks that run it. Beside multiplications only loaders and
+    consumers count there: communicators are there to wait.
     Raises KeyError, TypeError or ValueError on a malformed report.
     """
     total = float(report["time_us"])
-    compute = sheet.chip.sms - int(report["comm_sms"])
+    comm_sms = int(report["comm_sms"])
+    compute = sheet.chip.sms - comm_sms
     slowest = max(report["ranks"], key=lambda rank: float(rank["finished_us"]))
     usage = {
         name: float(slowest[f"{name}_busy_us"]) / total
         for name in ("hbm", "l2", "link_out", "link_in")
     }
     usage["tensor"] = float(slowest["tensor_busy_us"]) / compute / total
-    waits = {str(k): float(v) / compute for k, v in dict(slowest["waited_us"]).items()}
+    blocks = {"communicator": comm_sms or sheet.chip.sms}  # with none of their own: in all of them
+    waits = {
+        str(k): float(v) / blocks.get(str(k).split(".")[0], compute)
+        for k, v in dict(slowest["waited_us"]).items()
+    }
     multiplies = float(slowest["flops"]) > 0
+    roles = COMPUTING if multiplies else ROLES
+    longest = {
+        name: max((waits.get(f"{role}.{reason}", 0.0), role) for role in roles)
+        for name, reason in (("signals", "signal"), ("mailboxes", "mailbox"), ("loads", "load"))
+    }
     exposed = {
         "tail": total - float(slowest["last_mma_us"]) if multiplies else 0.0,
-        "signals": waits.get("loader.signal", 0.0),
+        **{what: us for what, (us, _) in longest.items()},
         "operands": waits.get("consumer.ring_data", 0.0),
         "output": waits.get("consumer.ring_slot", 0.0),
         "entry": max((v for k, v in waits.items() if k.endswith("peers_to_enter")), default=0.0),
     }
     touched = float(slowest["l2_hits"]) + float(slowest["l2_misses"])
     hit_rate = float(slowest["l2_hits"]) / touched if touched else 0.0
-    name, why = _choose(total, usage, exposed, multiplies, hit_rate)
+    who = {what: role for what, (_, role) in longest.items()}
+    name, why = _choose(total, usage, exposed, who, multiplies, hit_rate)
     return Bottleneck(
         name,
         why,
@@ -70,6 +85,7 @@ def _choose(
     total: float,
     usage: Mapping[str, float],
     exposed: Mapping[str, float],
+    who: Mapping[str, str],
     multiplies: bool,
     hit_rate: float,
 ) -> tuple[str, str]:
@@ -88,12 +104,13 @@ def _choose(
             f"{exposed['tail']:.1f} of {total:.1f} us follow the last multiplication; "
             f"links are busy {link:.0%}",
         )
-    if exposed["signals"] > WAITING * total:
-        return (
-            "waiting_for_peers",
-            f"loaders wait {exposed['signals']:.1f} of {total:.1f} us for signals; "
-            f"links are busy {link:.0%}",
-        )
+    for what in ("signals", "mailboxes"):
+        if exposed[what] > WAITING * total:
+            return (
+                "waiting_for_peers",
+                f"{who[what]}s wait {exposed[what]:.1f} of {total:.1f} us for {what}; "
+                f"links are busy {link:.0%}",
+            )
     if exposed["output"] > WAITING * total:
         return (
             "output_path",
@@ -107,8 +124,10 @@ def _choose(
         )
     busiest = max(usage, key=lambda k: usage[k])
     if usage[busiest] < 0.5:
+        slabs = exposed["loads"] > WAITING * total
         return (
             "latency",
-            f"no resource is busy more than {usage[busiest]:.0%} ({busiest}): latencies and tails",
+            f"no resource is busy more than {usage[busiest]:.0%} ({busiest}): latencies and tails"
+            + (f"; {who['loads']}s wait {exposed['loads']:.1f} us for slabs" if slabs else ""),
         )
     return busiest, f"{busiest} is the busiest resource, {usage[busiest]:.0%} of the time"

@@ -113,6 +113,8 @@ def _waits(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _waited_for(record: Mapping[str, Any]) -> str:
+    if "mailbox" in record:
+        return f"mailbox {record['mailbox']} from {record.get('source', '?')}"
     ring = f" #{record['ring']}" if "ring" in record else ""
     return f"{record.get('waits_for', '?')}{ring}"
 

@@ -27,7 +27,9 @@ def test_a_deadlock_shows_who_waits_for_what() -> None:
     waits = [{"rank": 2, "block": 5, "role": "communicator", "launch": 0, "signal": "ready",
               "slot": 3, "expected": 4, "seen": 2},
              {"rank": 1, "block": 0, "role": "storer", "launch": 0, "waits_for": "ring_data",
-              "ring": 1, "expected": 1, "seen": 0}]  # fmt: skip
+              "ring": 1, "expected": 1, "seen": 0},
+             {"rank": 1, "block": 0, "role": "communicator", "launch": 0, "waits_for": "mailbox",
+              "mailbox": "box", "slot": 3, "source": 2}]  # fmt: skip
     evidence = {"summary": "stuck", "waits": waits * 10, "shape": "tiny", "schedule_seed": 7}
     lines = explain(replace(VERDICT, status="deadlock", stage="check", evidence=evidence))
     text = "\n".join(lines)
@@ -36,7 +38,8 @@ def test_a_deadlock_shows_who_waits_for_what() -> None:
     row = lines[lines.index(header) + 1].split()
     assert row == ["2", "5", "communicator", "0", "ready", "3", "4", "2"]
     assert "ring_data #1" in text
-    assert "and 12 more that wait" in text
+    assert "mailbox box from 2" in text
+    assert "and 22 more that wait" in text
 
 
 def test_a_wrong_output_shows_where() -> None:
