@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 ABI_VERSION = 2
 FOUND, UNKNOWN, OTHER_DIRECTION = range(3)
+MOST_DIMS = 8
 ROLES = ("loader", "consumer", "storer", "communicator")
 TIMEOUT_OFFSET, FAILURES_OFFSET = 16, 24  # in struct launch
 
@@ -25,12 +26,16 @@ class Description(c.Structure):
 
 
 class TensorInfo(c.Structure):
-    """One rank's tensor as this process maps it; `pitch` in elements from row to row."""
+    """One rank's tensor as this process maps it; `pitch` in elements from row to row.
+
+    `dims` are its sizes as the caller has them, 0 after the last.
+    """
 
     _fields_ = [
         ("data", c.c_void_p),
         *((name, c.c_int32) for name in ("type", "planes", "rows", "cols")),
         ("pitch", c.c_int64),
+        ("dims", c.c_int32 * MOST_DIMS),
     ]
 
 

@@ -16,6 +16,7 @@ from pk_runtime.gpu.abi import (
     FAILURES_OFFSET,
     FOUND,
     MEMORY,
+    MOST_DIMS,
     OTHER_DIRECTION,
     TENSOR,
     TIMEOUT_OFFSET,
@@ -54,7 +55,8 @@ class DeviceError(RuntimeError):
 @dataclass(frozen=True)
 class TensorView:
     """One rank's tensor as this process maps it: `planes` of `rows` x `cols` elements, plane after
-    plane; `pitch` elements from row to row. `dtype` is a value of DTYPE_NUMBERS."""
+    plane; `pitch` elements from row to row. `dtype` is a value of DTYPE_NUMBERS. `dims` is its
+    whole shape: for tensors of more dimensions than planes, rows and columns."""
 
     address: int
     dtype: int
@@ -62,6 +64,7 @@ class TensorView:
     rows: int
     cols: int
     pitch: int
+    dims: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ class _Setup:
             self.error = LaunchError(f"tensor {key!r} has no view of rank {rank}")
             return UNKNOWN
         size = (view.planes, view.rows, view.cols)
-        info[0] = TensorInfo(view.address or None, view.dtype, *size, view.pitch)
+        dims = (c.c_int32 * MOST_DIMS)(*(view.dims or size)[:MOST_DIMS])
+        info[0] = TensorInfo(view.address or None, view.dtype, *size, view.pitch, dims)
         if peers:
             self.shared.add(key)
         return FOUND

@@ -27,7 +27,7 @@ from pk_runtime.gpu.driver import (
 )
 from pk_runtime.gpu.memory import Allocation, rounded
 from pk_runtime.gpu.rendezvous import Answer, Rendezvous, new_run_folder
-from pk_runtime.gpu.tensors import tensor_at
+from pk_runtime.gpu.tensors import extent_of, tensor_at
 
 __all__ = ["SymmetricBuffer", "SymmetricError", "SymmetricHeap", "new_run_folder"]
 
@@ -60,20 +60,12 @@ class SymmetricBuffer:
 
         It must not be used after the buffer is closed.
         """
-        made = tensor_at(
-            *(self.pointers[self.rank] + offset, shape, dtype),
-            device=self.device,
-            pitch=pitch,
-            owner=self,
-        )
-        end = made.data_ptr() - self.pointers[self.rank]
-        if made.numel():
-            last = sum((n - 1) * s for n, s in zip(made.shape, made.stride(), strict=True))
-            end += (last + 1) * dtype.itemsize
-        if offset < 0 or end > self.nbytes:
+        start = self.pointers[self.rank] + offset
+        made = tensor_at(start, shape, dtype, device=self.device, pitch=pitch, owner=self)
+        if offset < 0 or offset + extent_of(made) > self.nbytes:
             raise SymmetricError(
-                f"a tensor {list(shape)} at byte {offset} ends at {end}, outside of buffer "
-                f"{self.name!r} of {self.nbytes} bytes"
+                f"a tensor {list(shape)} at byte {offset} does not lie within the {self.nbytes} "
+                f"bytes of buffer {self.name!r}"
             )
         return made
 
@@ -94,6 +86,7 @@ class SymmetricHeap:
         self._meeting = meeting
         self.rank, self.world_size, self.device = meeting.rank, meeting.world_size, device
         self._buffers: dict[str, SymmetricBuffer] = {}
+        self._names = 0
 
     @staticmethod
     def join(
@@ -164,6 +157,11 @@ class SymmetricHeap:
             raise
         self._buffers[name] = buffer
         return buffer
+
+    def fresh_name(self, stem: str) -> str:
+        """A name that no buffer has had; the same on every rank that asks equally often."""
+        self._names += 1
+        return f"{stem} {self._names}"
 
     def locate(self, address: int, nbytes: int) -> tuple[SymmetricBuffer, int] | None:
         """The buffer, and the byte in it, where this rank's memory lies; None if it is foreign."""

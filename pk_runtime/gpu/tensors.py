@@ -61,6 +61,14 @@ def bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
     return math.prod(shape[:-1]) * pitch_of(shape, dtype) * dtype.itemsize
 
 
+def extent_of(tensor: torch.Tensor) -> int:
+    """Bytes from the first to behind the last element of a tensor; 0 for an empty one."""
+    if not tensor.numel():
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.itemsize
+
+
 def view_at(address: int, shape: Sequence[int], dtype: torch.dtype, pitch: int) -> TensorView:
     """A tensor as a kernel sees it: the last dimension, the one before, the product of the rest.
 
@@ -76,6 +84,7 @@ def view_at(address: int, shape: Sequence[int], dtype: torch.dtype, pitch: int) 
         shape[-2] if len(shape) > 1 else 1,
         shape[-1] if shape else 1,
         pitch,
+        tuple(shape),
     )
 
 
