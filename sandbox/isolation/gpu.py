@@ -36,8 +36,7 @@ def gpu_devices(world_size: int, folder: Path = _DEVICES) -> tuple[Path, ...]:
 
     Raises NoGpu with what is missing and what to do.
     """
-    numbers = sorted(int(match[1]) for path in folder.iterdir()
-                     if (match := _NODE.fullmatch(path.name)))  # fmt: skip
+    numbers = _numbers(folder)
     if len(numbers) < world_size:
         raise NoGpu(
             f"{world_size} GPUs are wanted and {folder} has {len(numbers)} "
@@ -51,6 +50,16 @@ def gpu_devices(world_size: int, folder: Path = _DEVICES) -> tuple[Path, ...]:
             )
     nodes = [f"nvidia{number}" for number in numbers[:world_size]]
     return tuple(folder / name for name in (*_CONTROL, *nodes))
+
+
+def count_gpus(folder: Path = _DEVICES) -> int:
+    """How many GPUs have a device node; 0 where there is no driver."""
+    return len(_numbers(folder))
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = (_NODE.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in names if match)
 
 
 @cache

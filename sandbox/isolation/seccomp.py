@@ -72,6 +72,11 @@ def program() -> bytes:
     return b"".join([*lines, _returning(_ALLOW)])
 
 
+def allowing_all() -> bytes:
+    """A filter that refuses nothing: for finding out whether `program` is in the way."""
+    return _returning(_ALLOW)
+
+
 def _line(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, value)
 
