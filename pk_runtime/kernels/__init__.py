@@ -9,9 +9,19 @@ _FILES: dict[str, tuple[str, ...]] = {
     "allreduce": ("allreduce_one_shot", "allreduce_two_shot"),
     "allgather": ("allgather",),
     "alltoall": ("alltoall",),
+    "allgather_last_dim": ("allgather_last_dim",),
+    "broadcast": ("broadcast", "broadcast_ll"),
+    "gather": ("gather",),
+    "gemm_allgather": ("gemm_allscatter",),
     "gemm_allreduce": ("gemm_allreduce",),
     "gemm_reducescatter": ("gemm_reducescatter",),
+    "reduce": ("reduce_to_root",),
+    "reducescatter": ("reducescatter", "reducescatter_pull", "reducescatter_ll"),
+    "reducescatter_last_dim": ("reducescatter_last_dim",),
+    "scatter": ("scatter",),
     "sp_ag_gemm_m_sharded": ("allgather_gemm",),
+    "ulysses_gather_heads_scatter_seq": ("alltoall_sequence",),
+    "ulysses_gather_seq_scatter_heads": ("alltoall_heads",),
 }
 
 

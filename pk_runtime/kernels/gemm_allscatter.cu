@@ -1,0 +1,69 @@
+// GEMM + all-gather of the columns (all-scatter): C = A * B_r side by side for all ranks r, on every rank.
+//
+// Every output tile leaves for all ranks from shared memory as soon as it is computed, to another rank first for
+// every tile: there is no collective, no reshape and no communicator.
+#include <pk/pk.h>
+using namespace pk;
+
+constexpr int stages = knob("stages", 3, {2, 3, 4, 5, 6});
+constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
+constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
+
+struct gemm_allscatter {
+  using mm = gemm<128, block_n, 64, stages>;
+  using chunk = tile<bf16, 128, block_n % 128 == 0 ? 128 : 64>;  // what moves at a time
+  static constexpr int per_tile = block_n / chunk::cols;
+
+  struct args {
+    layout<bf16> a, b;        // a [M, K], b [K, N/W]
+    parallel_layout<bf16> c;  // [M, N/W]: this rank's columns of every rank's c
+
+    PK_FN int cols() const { return c.tiles_across<tile<bf16, 128, block_n>>(); }
+    PK_FN int tasks() const { return a.tiles_down<chunk>() * cols(); }
+    PK_FN tile_place place(int t) const { return grouped(t, a.tiles_down<chunk>(), cols(), super_m); }
+  };
+  struct shared {
+    mm::inputs in;
+    store_ring<chunk, mm::room_for<chunk>(4)> out;
+  };
+
+  static void setup(host& h, args& g) {
+    h.input("a", g.a);
+    h.input("b", g.b);
+    h.output("c", g.c, view{.parts = h.world(), .part = h.rank()});
+    h.require(g.a.cols == g.b.rows, "a and b must have the same K");
+    h.require(g.c.rows == g.a.rows && g.c.cols == g.b.cols, "c must be [M, N]");
+  }
+
+  PK_ROLE loader(issuer self, const args& g, shared& s) {
+    auto in = s.in.producer(self);
+    for (int t : self.tasks(g.tasks())) {
+      tile_place p = g.place(t);
+      mm::load(in, g.a, 0, p.row, g.b, p.col);
+    }
+  }
+
+  PK_ROLE consumer(group<> self, const args& g, shared& s) {
+    auto in = s.in.consumer(self);
+    auto out = s.out.producer(self);
+    mm::accumulator c;
+    for ([[maybe_unused]] int t : self.tasks(g.tasks())) {
+      mm::multiply(self, c, in, mm::steps(g.a));
+      mm::emit(self, c, out);
+    }
+  }
+
+  PK_ROLE storer(issuer self, const args& g, shared& s) {
+    auto out = s.out.consumer(self);
+    for (int t : self.tasks(g.tasks())) {
+      tile_place p = g.place(t);
+      for (int col = per_tile * p.col; col < per_tile * (p.col + 1); ++col) {
+        chunk& x = out.wait();
+        for (int i = 0; i < self.world() && col < g.c.tiles_across<chunk>(); ++i)
+          store_async(self, g.c[(self.rank() + 1 + t + i) % self.world()], {p.row, col}, x);
+        out.release();
+      }
+    }
+  }
+};
+PK_KERNEL(gemm_allscatter)
