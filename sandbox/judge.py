@@ -28,7 +28,9 @@ from pk_runtime.target import Target
 from pk_runtime.toolchain import gxx
 from problems.description import Description
 from problems.errors import ProblemError, UnknownShape
-from problems.hosting import ProblemHost
+from problems.hosting import InProcessHost, ProblemHost
+from sandbox.gpu.judging import GpuJudging
+from sandbox.gpu.machine import TargetNotAvailable as TargetNotAvailable
 from sandbox.isolation import Capabilities
 from sandbox.problem_host import CustomProblem, ProblemSource, digest_of, open_host
 from sandbox.rules import scan
@@ -44,15 +46,13 @@ _SHOWN_VIOLATIONS = 20
 _DIGEST = 16
 
 
-class TargetNotAvailable(ValueError):  # noqa: N818 - names the state of the machine
-    """This machine cannot judge on that target; the message says what to use instead."""
-
-
 class Judge:
     """Judges candidates one after the other; any number of judges may share a cache.
 
     `cache` holds build results and, per process, one folder for running programs. The executor
     runs everything that is not trusted; a `sandbox.isolation` executor also says what it enforces.
+    On `cuda:` targets it keeps one worker per GPU running between candidates: close it, or use it
+    as a context manager.
     """
 
     def __init__(self, *, cache: Path, executor: Executor) -> None:
@@ -61,6 +61,17 @@ class Judge:
         _remove_abandoned(self._workspace.parent)
         self._compiler = Compiler(cache.absolute() / "build", executor)
         self._simulator = Simulator(executor, self._workspace)
+        self._gpus = GpuJudging(executor, self._compiler, self._simulator, self._workspace)
+
+    def __enter__(self) -> "Judge":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the workers of GPUs; without any there is nothing to end."""
+        self._gpus.close()
 
     def host(self, problem: ProblemSource) -> ProblemHost:
         """Where the problem's code runs; also for describing and linting a custom problem."""
@@ -86,10 +97,7 @@ class Judge:
         at fault: all of them mistakes of the caller, not verdicts.
         """
         if target.backend != "sim":
-            raise TargetNotAvailable(
-                f"{target} needs GPUs, and there is no GPU back end on this machine. "
-                f"Use sim:{target.sheet.name}."
-            )
+            self._must_run_on_gpus(problem, target)
         report = _Guarded(progress)
         draft = _Draft(candidate, target, depth, secrets.randbits(63) if seed is None else seed)
         try:
@@ -121,6 +129,10 @@ class Judge:
     ) -> tuple[dict[str, Any], tuple[Timing, ...]]:
         report("scan", {})
         _scan(draft.candidate)
+        if draft.target.backend != "sim":
+            return self._gpus.stages(
+                draft.candidate, draft.target, host, shapes, draft.depth, draft.seed, report
+            )
         report("build", {})
         program = build(self._compiler, draft.candidate)
         target = draft.target
@@ -160,6 +172,14 @@ class Judge:
             versions=self._versions(problem, draft.target),
         )
 
+    def _must_run_on_gpus(self, problem: ProblemSource, target: Target) -> None:
+        if not isinstance(open_host(problem, self._executor, self._workspace), InProcessHost):
+            raise TargetNotAvailable(
+                f"{target}: a problem from a file is not trusted, and the reference of a GPU "
+                f"target runs beside the judge. Use sim:{target.sheet.name} for it."
+            )
+        self._gpus.require(target)
+
     def _isolation(self) -> dict[str, Any]:
         capabilities = getattr(self._executor, "capabilities", None)
         if capabilities is None:
@@ -177,6 +197,8 @@ class Judge:
             "python": platform.python_version(),
             "torch": str(torch.__version__),
         }
+        if target.backend != "sim":
+            versions |= self._gpus.versions()
         try:
             versions["compiler"] = gxx().version
             versions["simulator"] = self._compiler.engine().parent.name[:_DIGEST]

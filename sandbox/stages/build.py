@@ -1,6 +1,7 @@
-"""The build stage: the candidate's source to a simulator program, compiled inside the sandbox."""
+"""The build stage: the candidate's source to a program, compiled inside the sandbox."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,15 +15,17 @@ _SHOWN = 20
 _CONTROL = "alltoall"
 
 
-def build(compiler: Compiler, candidate: Candidate) -> Path:
-    """The program; StageFailed with the compiler's messages, by line, if it does not compile.
+def build(compiler: Compiler, candidate: Candidate, *, gpu: bool = False) -> Path:
+    """The simulator's program, or with `gpu` the library for GPUs.
 
-    Raises ToolchainError only if a kernel that is known to be good does not compile either.
+    StageFailed with the compiler's messages, by line, if it does not compile. Raises ToolchainError
+    only if a kernel that is known to be good does not compile either.
     """
+    make = compiler.library if gpu else compiler.simulator
     try:
-        return compiler.simulator(candidate)
+        return make(candidate)
     except ToolchainError as error:
-        _must_build_another(compiler)
+        _must_build_another(make)
         blame = {"summary": f"It does not compile, and other kernels do: {error}"}
         raise StageFailed("build", "build_failed", blame) from error
     except BuildError as error:
@@ -36,8 +39,8 @@ def build(compiler: Compiler, candidate: Candidate) -> Path:
         raise StageFailed("build", "build_failed", evidence) from error
 
 
-def _must_build_another(compiler: Compiler) -> None:
+def _must_build_another(make: Callable[[Candidate], Path]) -> None:
     """Compiles a good kernel that no cache has, to tell a broken machine from a bad candidate."""
     control = shipped_kernel(_CONTROL)
     fresh = f"// {secrets.token_hex(8)}\n{control.source}"
-    compiler.simulator(Candidate(control.language, {control.main_file: fresh}))
+    make(Candidate(control.language, {control.main_file: fresh}))

@@ -1,0 +1,58 @@
+"""Clocks, temperature and power of a GPU while it works, as NVML tells them. No torch here."""
+
+import ctypes as c
+import functools
+from typing import Any
+
+_LIBRARIES = (
+    "libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib/libnvidia-ml.so.1",
+)
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2
+_GPU_TEMPERATURE = 0
+
+
+def sample(uuid: str) -> dict[str, Any]:
+    """SM and memory clock in MHz, degrees Celsius, watts and why clocks are held down (a bit mask).
+
+    Whatever the driver does not tell is left out; {} without NVML.
+    """
+    library = _library()
+    handle = c.c_void_p()
+    if library is None or _ask(library, "nvmlDeviceGetHandleByUUID", uuid.encode(), handle):
+        return {}
+    found: dict[str, Any] = {}
+    value, mask = c.c_uint(), c.c_ulonglong()
+    for name, kind in (("sm_mhz", _SM_CLOCK), ("memory_mhz", _MEMORY_CLOCK)):
+        if not _ask(library, "nvmlDeviceGetClockInfo", handle, kind, value):
+            found[name] = value.value
+    if not _ask(library, "nvmlDeviceGetTemperature", handle, _GPU_TEMPERATURE, value):
+        found["celsius"] = value.value
+    if not _ask(library, "nvmlDeviceGetPowerUsage", handle, value):
+        found["watts"] = value.value / 1e3
+    if not _ask(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle, mask):
+        found["throttle_mask"] = mask.value
+    return found
+
+
+def _ask(library: c.CDLL, name: str, *arguments: Any) -> int:
+    """Calls a function; simple objects of ctypes go by reference unless they are the handle."""
+    by_reference = (c.c_uint, c.c_ulonglong)
+    given = [c.byref(a) if isinstance(a, by_reference) else a for a in arguments]
+    if name == "nvmlDeviceGetHandleByUUID":
+        given[-1] = c.byref(arguments[-1])
+    function = getattr(library, name, None)
+    return -1 if function is None else int(function(*given))
+
+
+@functools.cache
+def _library() -> c.CDLL | None:
+    for name in _LIBRARIES:
+        try:
+            library = c.CDLL(name)
+            if library.nvmlInit_v2() == 0:
+                return library
+        except (OSError, AttributeError):
+            continue
+    return None
