@@ -1,13 +1,17 @@
 """Checks of one kernel on several GPUs, run in a child process (tasks.py)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
+from pk_runtime.execution import LocalExecutor
 from pk_runtime.gpu.one_process import DeviceError, LaunchError, OneProcess
+from pk_runtime.sheet import load_sheet
+from pk_runtime.simulator import Simulator, TensorSpec
 from problems.compare import Checker
 from problems.contract import Problem, Tensors
 from problems.exact import golden_of
@@ -15,9 +19,12 @@ from problems.hosting import Materialized
 from problems.ranks import run_ranks
 from problems.registry import get
 from tests.gpu.kernels import WORLD
+from tests.gpu.stress import back_to_back, poison, skewed
 from tests.gpu.tasks import Events
 
 TIMEOUT_S = 3.0
+SIMULATED_S = 60.0
+THREADS = 8  # of torch on the CPU: other children get ready at the same time
 
 
 @dataclass
@@ -28,35 +35,44 @@ class Case:
     shape: str
     world: int
     device: str = "cpu"
+    inputs: dict[int, list[Tensors]] = field(default_factory=dict)
     calls: dict[int, tuple[Materialized, Checker]] = field(default_factory=dict)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The problem's letters at this shape."""
+        return dict(self.problem.shape(self.shape).dims)
+
+    def prepare(self, seeds: int) -> None:
+        """Makes the inputs, and what is on the CPU altogether."""
+        for seed in range(seeds):
+            self.inputs[seed] = [
+                self.problem.make_inputs(r, self.world, seed, self.dims) for r in range(self.world)
+            ]
+            if self.device == "cpu":
+                self.call(seed)
 
     def call(self, seed: int) -> tuple[Materialized, Checker]:
         """The call of a seed; made at its first use."""
         if seed not in self.calls:
-            dims = self.problem.shape(self.shape).dims
-            inputs = [
-                {
-                    name: value.to(self.device)
-                    for name, value in self.problem.make_inputs(r, self.world, seed, dims).items()
-                }
-                for r in range(self.world)
-            ]
+            inputs, kept = (
+                [{name: value.to(self.device, copy=True) for name, value in rank.items()}
+                 for rank in self.inputs[seed]]
+                for _ in range(2)
+            )  # fmt: skip
             golden = golden_of(self.problem, inputs)
-            kept = [{name: value.clone() for name, value in rank.items()} for rank in inputs]
-            made = Materialized(
-                inputs, run_ranks(self.problem, kept), golden, self.problem.peer_dims
-            )
-            self.calls[seed] = made, Checker(self.problem, made.golden, made.reference)
+            reference = run_ranks(self.problem, kept)
+            made = Materialized(inputs, reference, golden, self.problem.peer_dims)
+            self.calls[seed] = made, Checker(self.problem, golden, reference)
         return self.calls[seed]
 
     def kernel(self, library: str) -> OneProcess:
         """The kernel on tensors of this shape; LaunchError if it refuses them."""
-        dims = self.problem.shape(self.shape).dims
         inputs, outputs = (
             {name: spec.shape for name, spec in specs.items()}
             for specs in (
-                self.problem.input_specs(dims, self.world),
-                self.problem.output_specs(dims, self.world),
+                self.problem.input_specs(self.dims, self.world),
+                self.problem.output_specs(self.dims, self.world),
             )
         )
         return OneProcess(
@@ -68,23 +84,16 @@ class Case:
             timeout_s=TIMEOUT_S,
         )
 
-    def load(self, kernel: OneProcess, seed: int) -> None:
-        """Puts the inputs of a seed into the kernel's tensors, and NaN into its outputs."""
-        made, _ = self.call(seed)
-        for rank, tensors in enumerate(made.inputs):
+    def run(self, kernel: OneProcess, seed: int) -> list[Tensors]:
+        """One launch on the inputs of a seed and poisoned outputs; the outputs of every rank."""
+        for rank, tensors in enumerate(self.inputs[seed]):
             for name, value in tensors.items():
                 kernel.tensors[name][rank].copy_(value)
-        self.poison(kernel)
-
-    def poison(self, kernel: OneProcess) -> None:
-        """NaN, or the largest integer, in every output."""
         for name in self.problem.output_names:
             for out in kernel.tensors[name]:
-                floating = out.dtype.is_floating_point
-                out.fill_(float("nan") if floating else torch.iinfo(out.dtype).max)
-
-    def results(self, kernel: OneProcess) -> list[Tensors]:
-        """The outputs of every rank on `device`."""
+                poison(out)
+        kernel.launch()
+        kernel.synchronize()
         names = self.problem.output_names
         return [
             {name: kernel.tensors[name][rank].to(self.device, copy=True) for name in names}
@@ -94,8 +103,16 @@ class Case:
     def wrong(self, results: Sequence[Tensors], seed: int) -> str:
         """What is wrong with the results of a seed, else nothing."""
         made, checker = self.call(seed)
-        found = checker.compare(results, made.bank)
-        return "" if found.ok else found.summary
+        if checker.accepts(results):
+            return ""
+        if self.device == "cpu":
+            return checker.compare(results, made.bank).summary
+        golden, reference, on_cpu = map(_on_cpu, (made.golden, made.reference, results))
+        return Checker(self.problem, golden, reference).compare(on_cpu).summary
+
+
+def _on_cpu(ranks: Sequence[Tensors]) -> list[Tensors]:
+    return [{name: value.cpu() for name, value in tensors.items()} for tensors in ranks]
 
 
 def same_bits(left: Sequence[Tensors], right: Sequence[Tensors]) -> bool:
@@ -107,37 +124,151 @@ def same_bits(left: Sequence[Tensors], right: Sequence[Tensors]) -> bool:
     )
 
 
+def cases(slug: str, shapes: Sequence[str], world: int, seeds: int) -> list[Case]:
+    """The shapes that split over the ranks, prepared; those to be timed have one seed, on a GPU."""
+    torch.set_num_threads(THREADS)
+    problem = get(slug)
+    made = []
+    for name in shapes:
+        shape = problem.shape(name)
+        if problem.divides(shape.dims, world):
+            large = shape.kind == "bench"
+            made.append(Case(problem, name, world, "cuda:0" if large else "cpu"))
+            made[-1].prepare(1 if large else seeds)
+    return made
+
+
 def check(slug: str, library: str, shapes: Sequence[str], seeds: int, world: int = WORLD) -> Events:
-    """Every shape once per seed and once more: an event "shape" each, with what is wrong."""
-    torch.set_num_threads(8)  # other children get ready at the same time
-    cases = [Case(get(slug), shape, world) for shape in shapes]
-    for case in cases:
-        for seed in range(seeds):
-            case.call(seed)
+    """Every shape, twice per seed: an event "shape" each, with what is wrong."""
+    todo = cases(slug, shapes, world, seeds)
     yield {"event": "ready"}
-    for case in cases:
-        try:
-            yield {"event": "shape", "shape": case.shape, "wrong": _right(case, library, seeds)}
-        except LaunchError as error:
-            yield {"event": "shape", "shape": case.shape, "wrong": f"refused: {error}"}
-        except DeviceError as error:
-            yield {"event": "report", "shape": case.shape, "text": str(error)}
+    for case in todo:
+        yield from answered(case, "shape", lambda case=case: right(case, case.kernel(library)))
 
 
-def _right(case: Case, library: str, seeds: int) -> str:
-    kernel = case.kernel(library)
-    for seed in range(seeds):
+def answered(case: Case, event: str, work: Any) -> Iterator[dict[str, Any]]:
+    """What `work` finds wrong, or why it could not be done, as one event."""
+    about = {"shape": case.shape, "world": case.world}
+    try:
+        yield {"event": event, **about, "wrong": work()}
+    except LaunchError as error:
+        yield {"event": event, **about, "wrong": f"refused: {error}"}
+    except DeviceError as error:
+        yield {"event": "report", **about, "text": str(error)}
+
+
+def right(case: Case, kernel: OneProcess) -> str:
+    """Every seed twice: right within the problem's tolerance, and the same bits."""
+    for seed in case.inputs:
         found = []
         for _ in range(2):
-            case.load(kernel, seed)
-            kernel.launch()
-            kernel.synchronize()
-            found.append(case.results(kernel))
+            found.append(case.run(kernel, seed))
             if wrong := case.wrong(found[-1], seed):
-                return wrong
+                return f"seed {seed}: {wrong}"
         if not same_bits(*found):
-            return "right within its tolerance, but two runs differ in their bits"
+            return f"seed {seed}: right within its tolerance, but two runs differ in their bits"
     return ""
 
 
-TASKS: dict[str, Any] = {"check": check}
+def examine(
+    slug: str,
+    library: str,
+    program: str,
+    shapes: Sequence[str],
+    stressed: Sequence[str],
+    simulated: Sequence[str],
+    exact: bool,
+    seeds: int,
+    launches: int,
+    world: int = WORLD,
+) -> Events:
+    """Everything about one kernel: events "shape", "back to back", "skewed" and "simulator".
+
+    `exact`: the simulator computes in the same order as the GPU, so that the bits are equal.
+    """
+    todo = cases(slug, shapes, world, seeds)
+    expected = {case.shape: simulate(program, case, 0) for case in todo if case.shape in simulated}
+    yield {"event": "ready"}
+    for case in todo:
+        yield from answered(case, "shape", lambda case=case: right(case, case.kernel(library)))
+        if case.shape in expected:
+            yield from answered(
+                case,
+                "simulator",
+                lambda case=case: unlike(
+                    case, case.run(case.kernel(library), 0), expected[case.shape], exact
+                ),
+            )
+        if case.shape in stressed:
+            for event, work in (("back to back", back_to_back), ("skewed", skewed)):
+                yield from answered(
+                    case, event, lambda case=case, work=work: work(case, library, launches)
+                )
+
+
+def simulate(program: str, case: Case, seed: int) -> list[Tensors] | str:
+    """What the same source computes in the simulator, or why it does not."""
+    specs = case.problem.output_specs(case.dims, case.world)
+    with TemporaryDirectory() as workspace:
+        found = Simulator(LocalExecutor(), Path(workspace)).functional(
+            Path(program),
+            launches=[case.inputs[seed]],
+            outputs=[TensorSpec(name, spec.shape, spec.dtype) for name, spec in specs.items()],
+            sheet=load_sheet("h200x4"),
+            schedule_seed=0,
+            wall_s=SIMULATED_S,
+        )
+    if found.outcome != "finished":
+        return f"the simulator: {found.outcome}: {found.diagnosis.get('summary', '')}"
+    return found.outputs[0]
+
+
+def unlike(case: Case, gpu: list[Tensors], simulated: list[Tensors] | str, exact: bool) -> str:
+    """How the results of the two machines differ beyond what they may, else nothing.
+
+    Tensor cores add the products of a tile in an order of their own: kernels with a GEMM agree
+    within the problem's tolerance. All others agree in every bit.
+    """
+    if isinstance(simulated, str):
+        return simulated
+    if exact:
+        different = sum(
+            int((a[name].view(torch.uint8) != b[name].view(torch.uint8)).sum())
+            for a, b in zip(gpu, simulated, strict=True)
+            for name in a
+        )
+        return f"{different} bytes differ from the simulator's" if different else ""
+    _, checker = case.call(0)
+    if wrong := case.wrong(simulated, 0):
+        return f"the simulator's result: {wrong}"
+    for rank, (a, b) in enumerate(zip(gpu, simulated, strict=True)):
+        for name, value in a.items():
+            if not bool(checker.rule(rank, name).alike(value, b[name]).all()):
+                return f"{name} on rank {rank} differs from the simulator's beyond the tolerance"
+    return ""
+
+
+def defective(library: str, launches: int, world: int = WORLD) -> Events:
+    """A kernel of `defects`: an event "result" with what is wrong after the launches."""
+    yield {"event": "ready"}
+    kernel = OneProcess(
+        *(Path(library), {"x": (64, 64)}, {"y": (64, 64)}), world_size=world, timeout_s=1.0
+    )
+    wrong = ""
+    try:
+        for launch in range(launches):
+            for rank in range(world):
+                kernel.tensors["x"][rank].fill_(launch * world + rank + 1)
+                poison(kernel.tensors["y"][rank])
+            kernel.launch()
+            kernel.synchronize()
+            seen = [float(kernel.tensors["y"][rank].float().mean()) for rank in range(world)]
+            want = [float(launch * world + (rank - 1) % world + 1) for rank in range(world)]
+            if seen != want:
+                wrong = wrong or f"launch {launch}: y is {seen} instead of {want} on the ranks"
+        yield {"event": "result", "wrong": wrong}
+    except DeviceError as error:
+        yield {"event": "report", "text": str(error)}
+
+
+TASKS: dict[str, Any] = {"check": check, "examine": examine, "defective": defective}

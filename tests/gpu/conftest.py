@@ -1,9 +1,21 @@
 """GPU tests run where there are GPUs; elsewhere they are skipped for that reason alone."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 import torch
 
-WORLD = 4
+from pk_runtime.compiler import BuildError, Compiler
+from tests.gpu import children
+from tests.gpu.defects import DEFECTS, source
+from tests.gpu.kernels import CACHE, WORLD, Kernel, build
+
+READY_AT_ONCE = 8
+SEEDS, LAUNCHES = 3, 1000
+CHECKED, STRESSED, SIMULATED = ("tiny", "odd", "default"), ("tiny", "odd"), ("tiny", "odd")
+DEADLINE_S = 90.0
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +24,80 @@ def needs_gpus() -> None:
     found = torch.cuda.device_count()
     if found < WORLD or torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip(f"needs {WORLD} Hopper GPUs; this machine has {found} GPUs")
+
+
+def selected(items: list[pytest.Item], parameter: str, kind: type) -> tuple[object, ...]:
+    """The values of a parameter that the tests to be run have."""
+    values = (
+        item.callspec.params[parameter]
+        for item in items
+        if isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and isinstance(item.callspec.params.get(parameter), kind)
+    )
+    return tuple(dict.fromkeys(values))
+
+
+@pytest.fixture(scope="session")
+def built(request: pytest.FixtureRequest, needs_gpus: None) -> Callable[[object], Path]:
+    """The GPU library, or with `simulator` the simulator's program, of what the tests need.
+
+    All of it is built at the first use, with one compiler per core.
+    """
+    kernels = [
+        kernel.candidate
+        for kernel in selected(request.session.items, "kernel", Kernel)
+        if isinstance(kernel, Kernel)
+    ]
+    others = [source("ring"), source("raw_ring"), *(defect.candidate() for defect in DEFECTS)]
+    compiler = Compiler(CACHE)
+    libraries = build([*kernels, *others], compiler.library)
+    programs = build(kernels, compiler.simulator)
+
+    def path(candidate: object, *, simulator: bool = False) -> Path:
+        found = (programs if simulator else libraries)[candidate]  # type: ignore[index]
+        if isinstance(found, BuildError):
+            pytest.fail(f"it does not build:\n{found.log}")
+        return found
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def examined(
+    request: pytest.FixtureRequest, built: Callable[..., Path]
+) -> Callable[[Kernel], children.Child]:
+    """Everything that one child process finds about a kernel on four GPUs.
+
+    All children run before the first test that asks, so that the GPUs are theirs: while one uses
+    them the next ones import, draw inputs and simulate.
+    """
+    kernels = [
+        kernel
+        for kernel in selected(request.session.items, "kernel", Kernel)
+        if isinstance(kernel, Kernel)
+    ]
+
+    def examine(kernel: Kernel) -> children.Child:
+        shapes = [shape.name for shape in kernel.problem.shapes if shape.name in CHECKED]
+        full = [shape.name for shape in kernel.problem.shapes if shape.kind == "bench"][:1]
+        arguments = {
+            "slug": kernel.slug,
+            "library": str(built(kernel.candidate)),
+            "program": str(built(kernel.candidate, simulator=True)),
+            "shapes": [*shapes, *full],
+            "stressed": STRESSED,
+            "simulated": SIMULATED,
+            "exact": not kernel.has_gemm,
+            "seeds": SEEDS,
+            "launches": LAUNCHES,
+        }
+        return children.run("examine", arguments, deadline_s=DEADLINE_S)
+
+    with ThreadPoolExecutor(READY_AT_ONCE) as pool:
+        pending = {kernel: pool.submit(examine, kernel) for kernel in kernels}
+
+    def of(kernel: Kernel) -> children.Child:
+        return pending[kernel].result()
+
+    return of

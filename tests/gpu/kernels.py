@@ -41,6 +41,11 @@ class Kernel:
         found = re.search(r"PK_KERNEL\((\w+)\)", self.candidate.source)
         return found[1] if found else str(self)
 
+    @property
+    def has_gemm(self) -> bool:
+        """Whether it multiplies on tensor cores, which add in an order of their own."""
+        return "mm::multiply(" in self.candidate.source
+
     def __str__(self) -> str:
         return f"{self.slug}-{self.number}"
 

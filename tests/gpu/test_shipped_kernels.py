@@ -1,0 +1,50 @@
+"""Shipped kernels on four GPUs: right, the same bits every time, and what the simulator computes.
+
+One child process per kernel does it all (checks.examine); the tests read what it found.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.gpu import children
+from tests.gpu.conftest import CHECKED, SIMULATED, STRESSED
+from tests.gpu.kernels import WORLD, Kernel, all_kernels
+
+KERNELS = [pytest.param(kernel, id=str(kernel)) for kernel in all_kernels()]
+pytestmark = pytest.mark.parametrize("kernel", KERNELS)
+Examined = Callable[[Kernel], children.Child]
+
+
+def found(child: children.Child, event: str, shape: str) -> str:
+    """What is wrong in one respect, or why the child did not come so far."""
+    for said in child.of(event):
+        if said["shape"] == shape:
+            return str(said["wrong"])
+    return f"not reached: {child.trouble or 'no such event'}\n{child.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("shape", [*CHECKED, "full"])
+def test_right_and_deterministic(kernel: Kernel, shape: str, examined: Examined) -> None:
+    """Within the problem's tolerance for every seed; a seed has the same bits every time."""
+    problem = kernel.problem
+    if shape == "full":
+        shape = next(s.name for s in problem.shapes if s.kind == "bench")
+    if not problem.divides(problem.shape(shape).dims, WORLD):
+        pytest.skip(f"{shape} does not split over {WORLD} ranks")
+    assert found(examined(kernel), "shape", shape) == ""
+
+
+@pytest.mark.parametrize("shape", STRESSED)
+@pytest.mark.parametrize("event", ["back to back", "skewed"])
+def test_a_thousand_launches(kernel: Kernel, event: str, shape: str, examined: Examined) -> None:
+    """Bare ones, and ones with late ranks and changing inputs: no wrong bit, nobody waits."""
+    assert found(examined(kernel), event, shape) == ""
+
+
+@pytest.mark.parametrize("shape", SIMULATED)
+def test_the_same_source_gives_the_same_in_the_simulator(
+    kernel: Kernel, shape: str, examined: Examined
+) -> None:
+    """Every bit; kernels with a GEMM, whose tensor cores add in another order, within tolerance."""
+    assert found(examined(kernel), "simulator", shape) == ""
