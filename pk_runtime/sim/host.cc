@@ -146,6 +146,12 @@ tensor_ref bind_tensor(host_state& h, const char* name, int rank, bool output, b
   return seen_as(v, a, rank, 0);
 }
 
+int dimension(const host_state&, const char* name, int i) {
+  for (const tensor_decl& d : w.ask.tensors)
+    if (d.name == name && i >= 0 && i < int(d.dims.size())) return d.dims[i];
+  report_fault(nullptr, "setup", printf_string("tensor '%s' has no dimension %d", name, i));
+}
+
 tensor_ref bind_scratch(host_state& h, const char* name, int rank, int planes, int rows, int cols, dtype type) {
   if (planes < 1 || rows < 1 || cols < 1)
     report_fault(nullptr, "setup", printf_string("scratch '%s' has a dimension below 1: [%d, %d, %d]", name, planes, rows, cols));

@@ -93,6 +93,7 @@ void from_float(dtype, void* element, float value);
 // The host side of a launch, once per rank.
 class host_state;
 tensor_ref bind_tensor(host_state&, const char* name, int rank, bool output, bool peers, const view&, dtype);
+int dimension(const host_state&, const char* name, int i);
 tensor_ref bind_scratch(host_state&, const char* name, int rank, int planes, int rows, int cols, dtype);
 signal_ref bind_signals(host_state&, const char* name, int slots, int per_launch, bool is_barrier);
 mailbox_ref bind_mailbox(host_state&, const char* name, int slots, int bytes);

@@ -12,6 +12,9 @@ class host {
   int rank() const { return sim::host_rank(state_); }
   int world() const { return sim::host_world(state_); }
 
+  // Size of dimension i of the problem's tensor, counted from 0.
+  int dim(const char* name, int i) const { return sim::dimension(state_, name, i); }
+
   // Binds this rank's tensor. `planes` splits its rows into that many equal planes.
   template <class T> void input(const char* name, layout<T>& l, int planes = 0) { one(name, l, false, {planes}); }
   template <class T> void output(const char* name, layout<T>& l, int planes = 0) { one(name, l, true, {planes}); }
