@@ -64,7 +64,12 @@ def test_an_all_reduce_without_signals(
 
 
 def _outcome(
-    compiler: Compiler, simulator: Simulator, sheet: Sheet, *, launches: int = 1, **defect: str
+    compiler: Compiler,
+    simulator: Simulator,
+    sheet: Sheet,
+    defect: dict[str, str],
+    *,
+    launches: int = 1,
 ) -> tuple[str, str]:
     """Outcome and summary on three ranks, the same under an eager and a late schedule."""
     program = compiler.simulator(kernel(_source(**defect)))
@@ -128,7 +133,7 @@ def test_defects_are_named(
     name: str, compiler: Compiler, simulator: Simulator, sheet: Sheet
 ) -> None:
     defect, outcome, words = DEFECTS[name]
-    found, text = _outcome(compiler, simulator, sheet, **defect)
+    found, text = _outcome(compiler, simulator, sheet, defect)
     assert found == outcome, text
     for word in words:
         assert word in text
@@ -138,18 +143,16 @@ def test_what_nobody_takes_is_no_fault(
     compiler: Compiler, simulator: Simulator, sheet: Sheet
 ) -> None:
     extra = POST + "post(self, g.box, peer, g.tasks() + t, v);"
-    outcome, text = _outcome(
-        compiler, simulator, sheet, launches=4, slots="2 * g.tasks()", post=extra
-    )
+    defect = {"slots": "2 * g.tasks()", "post": extra}
+    outcome, text = _outcome(compiler, simulator, sheet, defect, launches=4)
     assert outcome == "finished", text
 
 
 def test_a_report_tells_what_else_lies_in_the_box(
     compiler: Compiler, simulator: Simulator, sheet: Sheet
 ) -> None:
-    outcome, text = _outcome(
-        compiler, simulator, sheet, slots="4", post="post(self, g.box, peer, t + 2, v);"
-    )
+    defect = {"slots": "4", "post": "post(self, g.box, peer, t + 2, v);"}
+    outcome, text = _outcome(compiler, simulator, sheet, defect)
     assert outcome == "deadlock"
     assert "waits for mailbox 'box' slot" in text
     assert "has posted to slot 2, 3, which nobody has taken" in text
