@@ -127,7 +127,11 @@ def detect(proc: Path = Path("/proc/self")) -> dict[str, Controller]:
 
 
 def _places(kind: str, proc: Path) -> list[tuple[Layout, Path]]:
-    """Where a group of this kind may be made: below our own group, else at the mount's root."""
+    """Where a group of this kind may be made: below our own group, or as near to it as can be.
+
+    In version 2 a group that holds processes, as our own does, cannot limit groups below it, and
+    those above it may not be told to.
+    """
     places: list[tuple[Layout, Path]] = []
     own = _own_groups(proc)
     for version, controllers, root, mount in _mounts(proc):
@@ -136,7 +140,9 @@ def _places(kind: str, proc: Path) -> list[tuple[Layout, Path]]:
         layout = _LAYOUTS[version, kind]
         group = own.get(kind if version == 1 else "", "/")
         with contextlib.suppress(ValueError):
-            places.append((layout, mount / Path(group).relative_to(root)))
+            own_place = mount / Path(group).relative_to(root)
+            above = [path for path in own_place.parents if mount in path.parents]
+            places += [(layout, path) for path in (own_place, *above)]
         places.append((layout, mount))
     return places
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.isolation import BubblewrapExecutor, NamespaceExecutor
+from sandbox.isolation import BubblewrapExecutor, IsolatedExecutor, NamespaceExecutor
 from sandbox.judge import Judge
 
 
@@ -21,6 +21,13 @@ def bubblewrap() -> BubblewrapExecutor:
 def namespaces() -> NamespaceExecutor:
     """The isolating executor that needs no program."""
     return NamespaceExecutor()
+
+
+@pytest.fixture(params=["bubblewrap", "namespaces"])
+def isolating(request: pytest.FixtureRequest) -> IsolatedExecutor:
+    """Every isolating executor of this machine in turn."""
+    executor: IsolatedExecutor = request.getfixturevalue(request.param)
+    return executor
 
 
 @pytest.fixture

@@ -44,7 +44,8 @@ def test_the_list_is_long_enough() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
-def test_bubblewrap_as_a_normal_user(folder: Path) -> None:
+@pytest.mark.parametrize("backend", ["bubblewrap", "namespaces"])
+def test_as_a_normal_user(backend: str, folder: Path) -> None:
     """The same list, in a process without root's rights and usually without control groups."""
     listed = subprocess.run(
         ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "test", "-x",
@@ -56,7 +57,7 @@ def test_bubblewrap_as_a_normal_user(folder: Path) -> None:
     done = subprocess.run(
         ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", sys.executable, "-m",
          "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--basetemp={folder}/pytest",
-         "tests/sandbox/test_conformance.py", "-k", "test_bubblewrap and not normal_user"],
+         "tests/sandbox/test_conformance.py", "-k", f"test_{backend} and not normal_user"],
         cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
         env={"HOME": str(folder), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin",
              "PYTHONDONTWRITEBYTECODE": "1"},

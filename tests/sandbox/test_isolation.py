@@ -13,11 +13,15 @@ import pytest
 from pk_runtime.execution import Command, Completed, Executor
 from sandbox.isolation import (
     BubblewrapExecutor,
+    Finding,
+    IsolatedExecutor,
     IsolationUnavailable,
+    NamespaceExecutor,
     SandboxFault,
     UnisolatedExecutor,
     cgroup,
     choose,
+    choose_for_sessions,
     probe,
     seccomp,
 )
@@ -34,6 +38,44 @@ def test_choose_takes_the_strongest_that_holds() -> None:
     report = executor.capabilities().to_dict()
     assert report["isolated"] is True
     assert "not enforced" not in report.values()
+
+
+@pytest.mark.slow
+def test_choose_does_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.isolation.bubblewrap.shutil.which", lambda *_, **__: None)
+    executor = choose()
+    assert executor.name == "namespaces"
+    report = executor.capabilities().to_dict()
+    assert report["isolated"] is True
+    assert "not enforced" not in report.values()
+
+
+def test_choose_takes_namespaces_where_bubblewrap_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = {"bubblewrap"}
+
+    def look(executor: Executor) -> list[Finding]:
+        return [Finding("network to the host", executor.name not in broken, "allowed")]
+
+    monkeypatch.setattr("sandbox.isolation.probe", look)
+    assert choose().name == "namespaces"
+    assert choose_for_sessions().name == "namespaces"
+    broken.add("namespaces")
+    with pytest.raises(IsolationUnavailable, match="network to the host: allowed") as refused:
+        choose()
+    assert "bubblewrap does not hold" in refused.value.reason
+    assert "user namespaces" in refused.value.fix
+    with pytest.raises(IsolationUnavailable, match="namespaces does not hold"):
+        choose_for_sessions()
+
+
+def test_another_processor_is_refused_with_the_right_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.isolation.seccomp.platform.machine", lambda: "aarch64")
+    with pytest.raises(IsolationUnavailable, match="aarch64") as refused:
+        choose()
+    assert "x86-64" in refused.value.fix
+    assert "--no-isolation" in refused.value.fix
 
 
 def test_choose_gives_none_only_when_asked() -> None:
@@ -63,7 +105,7 @@ def test_the_start_up_check_finds_what_is_not_isolated() -> None:
 
 
 def test_a_sandbox_that_does_not_start_is_unavailable(
-    bubblewrap: BubblewrapExecutor, folder: Path
+    isolating: IsolatedExecutor, folder: Path
 ) -> None:
     """Inside a sandbox no other can be made: there choose() refuses, with the fix."""
     source = f"""
@@ -74,7 +116,7 @@ try: print(choose())
 except IsolationUnavailable as error: print("refused:", error.reason, "|", error.fix)
 """
     packages = tuple(ROOT / name for name in ("pk_runtime", "sandbox"))
-    done = run(bubblewrap, folder, source, read_only=packages, wall_s=60)
+    done = run(isolating, folder, source, read_only=packages, wall_s=60)
     text = done.stdout.decode()
     assert text.startswith("refused:"), text + done.stderr.decode()
     assert "user namespaces" in text
@@ -82,24 +124,27 @@ except IsolationUnavailable as error: print("refused:", error.reason, "|", error
 
 
 def test_a_failed_sandbox_is_not_the_commands_failure(
-    bubblewrap: BubblewrapExecutor, folder: Path
+    isolating: IsolatedExecutor, folder: Path
 ) -> None:
     (folder / "link").symlink_to("/etc/passwd")
     with pytest.raises(SandboxFault, match="not a regular file"):
-        run(bubblewrap, folder, "pass")
+        run(isolating, folder, "pass")
 
 
+@pytest.mark.parametrize("backend", ["BubblewrapExecutor", "NamespaceExecutor"])
 @pytest.mark.parametrize("moment_s", [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.6])
-def test_everything_ends_when_the_judge_is_killed(folder: Path, moment_s: float) -> None:
+def test_everything_ends_when_the_judge_is_killed(
+    folder: Path, moment_s: float, backend: str
+) -> None:
     marker = f"marker-{folder.name}"
     source = f"""
 import sys
 from pathlib import Path
-from sandbox.isolation import BubblewrapExecutor
+from sandbox.isolation import {backend}
 from tests.sandbox.conformance import SURVIVOR, run
 print("ready", flush=True)
 program = SURVIVOR.format(detach="os.setsid()", parent="time.sleep(600)")
-run(BubblewrapExecutor(), Path({str(folder)!r}), program, {marker!r}, wall_s=600)
+run({backend}(), Path({str(folder)!r}), program, {marker!r}, wall_s=600)
 """
     judge = subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, stdout=subprocess.PIPE)
     assert judge.stdout is not None
@@ -126,9 +171,7 @@ def left_groups(pid: int) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_parallel_runs_do_not_touch_each_other(
-    bubblewrap: BubblewrapExecutor, folder: Path
-) -> None:
+def test_parallel_runs_do_not_touch_each_other(isolating: IsolatedExecutor, folder: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     source = """
 import os, sys, time
@@ -142,7 +185,7 @@ if child: os.waitpid(child, 0)
     def one(number: int) -> str:
         work = folder / str(number)
         work.mkdir()
-        done = run(bubblewrap, work, source, str(number))
+        done = run(isolating, work, source, str(number))
         assert (work / "out").read_text() == str(number)
         return done.stdout.decode()
 
@@ -169,10 +212,10 @@ print(run(BubblewrapExecutor(), Path({str(folder)!r}), program).stdout)
 
 
 def test_a_mount_of_the_sandbox_is_not_seen_outside(
-    bubblewrap: BubblewrapExecutor, folder: Path
+    isolating: IsolatedExecutor, folder: Path
 ) -> None:
     before = Path("/proc/self/mountinfo").read_text()
-    assert run(bubblewrap, folder, "pass").ok
+    assert run(isolating, folder, "pass").ok
     assert Path("/proc/self/mountinfo").read_text() == before
 
 
@@ -191,21 +234,23 @@ def test_the_filter_is_made_of_whole_instructions() -> None:
     assert len(set(seccomp.DENIED.values())) == len(seccomp.DENIED)
 
 
-@pytest.mark.parametrize("nested", [True, False])
-def test_control_groups_of_version_2(tmp_path: Path, nested: bool) -> None:
+@pytest.mark.parametrize("group", ["", "user.slice", "services/one"])
+def test_control_groups_of_version_2(tmp_path: Path, group: str) -> None:
     """On a tree of plain files: this machine's kernel may offer only version 1."""
     mount, proc = tmp_path / "cgroup", tmp_path / "proc"
-    own = mount / "user.slice" if nested else mount
+    own = mount / group
     own.mkdir(parents=True)
     proc.mkdir()
-    (proc / "cgroup").write_text(f"0::/{'user.slice' if nested else ''}\n")
+    (proc / "cgroup").write_text(f"0::/{group}\n")
     (proc / "mountinfo").write_text(
         f"30 23 0:26 / {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
     )
     assert cgroup.detect(proc) == {}  # the controllers are not enabled: no limit can be set
     for kind in ("memory", "pids"):
         places = cgroup._places(kind, proc)
-        assert [place for layout, place in places if layout.version == 2] == [own, mount]
+        between = [own.parent] if own.parent not in (mount, tmp_path) else []
+        found = [place for layout, place in places if layout.version == 2]
+        assert found == [own, *between, mount]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="control groups are root's")
@@ -224,7 +269,7 @@ def test_groups_are_removed_with_what_is_inside(folder: Path) -> None:
 
 
 def test_executors_are_named(bubblewrap: BubblewrapExecutor) -> None:
-    named: list[Executor] = [bubblewrap, UnisolatedExecutor()]
-    assert [executor.name for executor in named] == ["bubblewrap", "none"]
+    named: list[Executor] = [bubblewrap, NamespaceExecutor(), UnisolatedExecutor()]
+    assert [executor.name for executor in named] == ["bubblewrap", "namespaces", "none"]
     error = IsolationUnavailable("reason", "fix")
     assert (error.reason, error.fix, str(error)) == ("reason", "fix", "reason. fix")
