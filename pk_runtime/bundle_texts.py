@@ -8,11 +8,9 @@ from typing import Any
 _MODULE = '''"""{title}, a kernel made by pkforge for {target}.
 
     from kernel import {function}
-    outputs = {function}({arguments})
+    {call}
 
-Each argument is a list with one tensor per rank. The result is a list with one tensor per rank, or
-a dictionary of such lists if there are several outputs. Needs pkforge's pk_runtime and g++. On a
-sim: target this runs the simulator: real results, on a CPU, slowly, so keep the tensors small.
+{explained}
 """
 
 from pathlib import Path
@@ -28,6 +26,20 @@ def {function}(**inputs):
     """Builds the kernel on first use, then calls it; see the module's description."""
     return kernel(**inputs)
 '''
+
+# How a kernel is called, by the back end of its target.
+_EXPLAINED = {
+    "sim": """Each argument is a list with one tensor per rank. The result is a list with one tensor
+per rank, or a dictionary of such lists if there are several outputs. Needs pkforge's pk_runtime
+and g++. On a sim: target this runs the simulator: real results, on a CPU, slowly, so keep the
+tensors small.""",
+    "cuda": """Every rank's process calls it with its own tensors on its GPU, after
+torch.distributed.init_process_group (see torchrun) and torch.cuda.set_device. The result is this
+rank's tensor, or a dictionary of them if there are several outputs. group=... names another process
+group than all ranks. The first call with new shapes makes memory on all ranks together and builds
+the kernel; later ones may be captured into a CUDA graph. Needs pkforge's pk_runtime and nvcc.""",
+}
+_COMPILERS = {"sim": "g++", "cuda": "the CUDA toolkit 13.0 (nvcc)"}
 
 _README = """# {title} on {target}
 
@@ -45,12 +57,14 @@ compiles the source, checks it against the problem's reference and times it agai
 
 ## Call it
 
-Unpack the bundle, install pkforge and g++, then
+Unpack the bundle, install pkforge and {compiler}, then
 
 ```python
 from kernel import {function}
-outputs = {function}({arguments})   # one tensor per rank in each list
+{call}
 ```
+
+{explained}
 
 ## Files
 
@@ -67,7 +81,8 @@ def kernel_module(manifest: Mapping[str, Any]) -> str:
         title=_plain(manifest["problem"]),
         target=_plain(manifest["target"]),
         function=function_name(manifest["problem"]),
-        arguments=_arguments(manifest),
+        call=_call(manifest),
+        explained=_EXPLAINED[_backend(manifest)],
         sources="{\n" + sources + "}",
     )
 
@@ -87,7 +102,9 @@ def readme(manifest: Mapping[str, Any]) -> str:
         knobs=knobs or "none",
         bundle="bundle.zip",
         function=function_name(manifest["problem"]),
-        arguments=_arguments(manifest),
+        call=_call(manifest),
+        explained=_EXPLAINED[_backend(manifest)],
+        compiler=_COMPILERS[_backend(manifest)],
     )
 
 
@@ -97,10 +114,16 @@ def function_name(problem: str) -> str:
     return f"kernel_{name}" if not name.isidentifier() or keyword.iskeyword(name) else name
 
 
-def _arguments(manifest: Mapping[str, Any]) -> str:
+def _backend(manifest: Mapping[str, Any]) -> str:
+    return "cuda" if str(manifest["target"]).startswith("cuda:") else "sim"
+
+
+def _call(manifest: Mapping[str, Any]) -> str:
     interface = manifest.get("interface")
     names = [tensor["name"] for tensor in interface["inputs"]] if interface else ["a", "b"]
-    return ", ".join(f"{name}=[...]" for name in names)
+    value = "{0}={0}" if _backend(manifest) == "cuda" else "{0}=[...]"
+    arguments = ", ".join(value.format(name) for name in names)
+    return f"outputs = {function_name(manifest['problem'])}({arguments})"
 
 
 def _timings(timings: list[Mapping[str, Any]]) -> str:

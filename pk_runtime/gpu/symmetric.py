@@ -29,7 +29,7 @@ from pk_runtime.gpu.memory import Allocation, rounded
 from pk_runtime.gpu.rendezvous import Answer, Rendezvous, new_run_folder
 from pk_runtime.gpu.tensors import extent_of, tensor_at
 
-__all__ = ["SymmetricBuffer", "SymmetricError", "SymmetricHeap", "new_run_folder"]
+__all__ = ["SymmetricBuffer", "SymmetricError", "SymmetricHeap", "heap_of", "new_run_folder"]
 
 DEADLINE_S = 60.0
 _CANARY_BYTES = 32
@@ -251,6 +251,19 @@ class SymmetricHeap:
                 f"rank {self.rank} does not see {what}: expected {mark.hex()[:16]}, found "
                 f"{found.hex()[:16]}; the peer mapping of this machine does not work"
             )
+
+
+_shared: dict[dist.ProcessGroup, SymmetricHeap] = {}
+
+
+def heap_of(group: dist.ProcessGroup | None = None) -> SymmetricHeap:
+    """The one heap of a process group, made at the first call, on all its ranks together."""
+    members = group if group is not None else dist.group.WORLD
+    if members is None:
+        raise SymmetricError("there is no process group: call init_process_group first")
+    if members not in _shared:
+        _shared[members] = SymmetricHeap.from_group(members)
+    return _shared[members]
 
 
 def _mark(name: str, source: int, to: int) -> bytes:

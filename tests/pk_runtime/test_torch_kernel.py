@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pk_runtime.bundle import write_bundle
+from pk_runtime.gpu.symmetric import SymmetricError
 from pk_runtime.interface import InterfaceError
 from pk_runtime.kernels import shipped_kernel
 from pk_runtime.torch_kernel import KernelError
@@ -112,7 +113,33 @@ def test_a_missing_file_is_named(folder: Path) -> None:
         load(folder)
 
 
-def test_a_cuda_target_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_on_gpus_every_rank_passes_its_own_tensor(tmp_path: Path) -> None:
     kernel = load(unpacked(tmp_path, manifest(target="cuda:h200x4")))
-    with pytest.raises(KernelError, match="pkforge eval"):
+    with pytest.raises(InterfaceError, match="every rank's process passes its own tensor"):
         kernel.allreduce(x=inputs())
+    assert "x=x" in str(kernel.__doc__)
+    assert "init_process_group" in str(kernel.__doc__)
+
+
+def test_in_the_simulator_one_process_passes_all(folder: Path) -> None:
+    kernel = load(folder)
+    with pytest.raises(InterfaceError, match="pass a list with one tensor per rank"):
+        kernel.allreduce(x=inputs()[0])
+    with pytest.raises(KernelError, match="there is no process group"):
+        kernel.allreduce(x=inputs(), group=object())
+    with pytest.raises(KernelError, match="is a simulator"):
+        kernel.kernel.on()
+    assert "x=[...]" in str(kernel.__doc__)
+
+
+@pytest.mark.usefixtures("needs_nvcc")
+def test_on_gpus_a_process_group_is_needed(tmp_path: Path) -> None:
+    kernel = load(unpacked(tmp_path, manifest(target="cuda:h200x4")))
+    with pytest.raises(SymmetricError, match="call init_process_group first"):
+        kernel.allreduce(x=inputs()[0])
+
+
+def test_on_gpus_too_a_bundle_without_interface_asks_for_the_outputs(tmp_path: Path) -> None:
+    kernel = load(unpacked(tmp_path, manifest(target="cuda:h200x4", interface=None)))
+    with pytest.raises(InterfaceError, match="pass outputs="):
+        kernel.allreduce(x=inputs()[0])
