@@ -39,6 +39,11 @@ HONEST = (
     "PK_KERNEL(mine)\n",
     "void f(group<> self, signals s) { signal(self, s, 0, 1); wait(self, s, 0, 1); s.open(self); }",
     "consteval int half(int x) { return x / 2; }",
+    "struct k { using S = slab<bf16, 16, 64, 1>; slab_sum<bf16, 16, 64, 1> sum; mailbox<S> box; };",
+    'void f(host& h, args& g) { h.input_parts("x", g.x, {.cols = 64, .parts = h.world()}); }',
+    'void f(host& h, args& g) { h.output("y", g.y, view{2, 64}); h.mailbox("box", g.box, 4); }',
+    "void f(group<0> self, S& v) { post(self, g.box, 1, 0, v); take(self, v, g.box, 1, 0); }",
+    "void f(group<1> self, S& v) { take_sum(self, sum, g.box, 0, v); convert(self, v, sum); }",
     "void f() { PK_UNROLL for (int j = 0; j < 2; ++j) { } }",
 )  # fmt: skip
 

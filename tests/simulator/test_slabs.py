@@ -1,6 +1,7 @@
 """Slabs, registers that go to and from any rank's memory: against torch, and what goes wrong."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -203,6 +204,31 @@ def test_a_slab_that_does_not_fit_its_group_is_refused(compiler: Compiler) -> No
     with pytest.raises(Exception, match="every thread of its group the same number") as caught:
         compiler.simulator(kernel(source))
     assert type(caught.value).__name__ == "BuildError"
+
+
+SOURCE = Path(__file__).parents[1] / "pk_runtime" / "sources" / "slabs.cu"
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_file_that_is_compiled_for_gpus_too(
+    world: int, compiler: Compiler, simulator: Simulator, sheet: Sheet
+) -> None:
+    program = compiler.simulator(kernel(SOURCE.read_text(encoding="utf-8")))
+    shape, parts = (50, 192), (world * 50, 192 // world)
+    x = [torch.randn(shape).to(BF16) for _ in range(world)]
+    total = torch.zeros(shape)
+    for tensor in x:
+        total += tensor.float()
+    for seed in range(3):
+        outputs = {"sum": shape, "copied": shape, "columns": parts}
+        found = run(simulator, program, sheet, [[{"x": t} for t in x]] * 3, outputs, seed=seed)
+        assert found.outcome == "finished", found.diagnosis
+        for ranks in found.outputs:
+            for rank, result in enumerate(ranks):
+                assert torch.equal(result["sum"], total.to(BF16))
+                assert torch.equal(result["copied"], x[rank])
+                columns = torch.cat([t.chunk(world, 1)[rank] for t in x])
+                assert torch.equal(result["columns"], columns)
 
 
 def test_bytes_are_counted(compiler: Compiler, simulator: Simulator, sheet: Sheet) -> None:
