@@ -207,9 +207,9 @@ def rank(
 
 
 def nothing_without_devices(executor: NamespaceExecutor) -> str:
-    """The same without device nodes must fail."""
+    """The same with the driver's libraries, but without device nodes, must fail."""
     try:
-        with inside(executor, ()) as (talk, _):
+        with inside(executor, (), gpu.gpu_paths()) as (talk, _):
             talk.ask("memory", 0)
     except Failed as refused:
         return f"refused as it must be: {str(refused).split(' [')[0]}"
@@ -233,10 +233,15 @@ class _Unfiltered(NamespaceExecutor):
         self._filter = seccomp.allowing_all()
 
 
+def driver_nodes() -> list[Path]:
+    """Every node that the driver has made, also those that sessions are not given."""
+    nodes = [path for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
+    return [*nodes, *Path("/dev").glob("nvidia-caps*/*")]
+
+
 def search(executor: NamespaceExecutor, devices: Sequence[Path], checks: Checks) -> None:
     """Repeats the check of GPU 0 with one restriction less at a time."""
-    nodes = [path for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
-    nodes += Path("/dev").glob("nvidia-caps*/*")
+    nodes = driver_nodes()
     everything = [Path(name) for name in ("/sys", "/etc", "/run", "/var") if Path(name).is_dir()]
 
     def attempt(
