@@ -36,13 +36,13 @@ from pk_runtime.triton.device import (
     wait,
     world_size,
 )
-from pk_runtime.triton.peers import Peers, PeerTimeout, join
-from pk_runtime.triton.shared_heap import HeapError
+from pk_runtime.triton.heap import HeapError
+from pk_runtime.triton.peers import Peers, PeerTimeoutError, join, new_run_folder
 
 __all__ = [
     "INTERPRETED",
     "HeapError",
-    "PeerTimeout",
+    "PeerTimeoutError",
     "Peers",
     "atomic_add",
     "atomic_and",
@@ -59,6 +59,7 @@ __all__ = [
     "get",
     "join",
     "load",
+    "new_run_folder",
     "peer_pointer",
     "publish",
     "put",

@@ -15,8 +15,9 @@ Rules, each of which these functions keep for you unless it says otherwise:
   only for memory that no other rank and no copy engine touches, and nothing checks that.
 - A release covers what all threads of the program stored before, an acquire what all threads load
   after: the block synchronises before the one and after the other.
-- Flags only grow, waits compare with >=, and every wait ends: at the latest after `bases[-2]` polls,
-  with a record of who waited for what. Nothing polls with plain loads or unlocks with plain stores.
+- Flags only grow, waits compare with >=, and every wait ends: at the latest after `bases[-2]`
+  polls, with a record of who waited for what. Nothing polls by plain loads or unlocks by plain
+  stores.
 - Data that a flag announces is written with plain stores, never through a tensor descriptor: up to
   Triton 3.6 nothing waits for such a store, and nothing orders such a load behind a wait.
 """
@@ -52,7 +53,9 @@ if INTERPRETED:
         # The interpreter guards 16-bit sums with a lock of its own process, which peers do not see.
         bits = ptr.dtype.scalar.element_ty.primitive_bitwidth
         if bits < 32:
-            raise TypeError(f"atomics of {bits} bits on a CPU: between processes only 32 and 64 are")
+            raise TypeError(
+                f"atomics of {bits} bits on a CPU: between processes only 32 and 64 are"
+            )
 
     def dot(a: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
         """total + a @ b. The interpreter's own `tl.dot` takes the bits of bf16 for integers; sums
@@ -282,9 +285,9 @@ def signal(flags, slot, bases, from_rank, to_rank, value=1):
 
 @triton.jit
 def publish(flags, slot, value, bases, from_rank, to_rank):
-    """Raises `flags[slot]` (int32) of `to_rank` to `value` and never lowers it, once everything that
-    this program stored before can be seen there. For flags of one writer, with `epoch(bases)` as
-    value: a launch then needs no flag reset."""
+    """Raises `flags[slot]` (int32) of `to_rank` to `value` and never lowers it, once everything
+    that this program stored before can be seen there. With `epoch(bases)` as value no launch needs
+    to reset flags."""
     tl.debug_barrier()
     there = peer_pointer(flags + slot, bases, from_rank, to_rank)
     tl.atomic_max(there, value, sem="release", scope="sys")
@@ -297,9 +300,9 @@ def wait(flags, slot, value, bases):
     it writes rank, program, flag and both values into the report and returns false, and later waits
     of this rank give up after two polls, so that the kernel ends.
 
-    The bound counts polls and not nanoseconds: threads read clocks at different times, and a loop of
-    one program must end in all its threads at once. Only what an atomic returned is the same for
-    all of them, hence the polls too are atomic."""
+    The bound counts polls and not nanoseconds: threads read clocks at different times, and a loop
+    of one program must end in all its threads at once. What an atomic returned is the same for all
+    of them, hence the polls are atomics."""
     here = flags + slot
     report = tl.load(bases - AT_REPORT).to(tl.pointer_type(tl.int64))
     # A rank that has given up once does not wait again: its results are lost anyway.

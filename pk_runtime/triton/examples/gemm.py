@@ -74,7 +74,10 @@ def corner(tile, rows, columns, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def multiply(a, b, row, column, rows, columns, inner, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):  # fmt: skip
+def multiply(
+    a, b, row, column, rows, columns, inner,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """fp32[BM, BN]: the tile of A @ B at (row, column); zeros beyond the edges."""
     m = tl.arange(0, BM)[:, None]
     n = tl.arange(0, BN)[None, :]
@@ -82,7 +85,7 @@ def multiply(a, b, row, column, rows, columns, inner, BM: tl.constexpr, BN: tl.c
     at_a = a + row.to(tl.int64) * inner + m * inner + k[None, :]
     at_b = b + column + k[:, None] * columns + n
     total = tl.zeros((BM, BN), tl.float32)
-    for step in range(0, tl.cdiv(inner, BK)):
+    for step in range(tl.cdiv(inner, BK)):
         left = inner - step * BK
         part_a = tl.load(at_a, mask=(row + m < rows) & (k[None, :] < left), other=0.0)
         part_b = tl.load(at_b, mask=(column + n < columns) & (k[:, None] < left), other=0.0)

@@ -1,9 +1,9 @@
 """Pattern 5, specialised by warp: inside each program one group of warps loads by TMA while the
 others multiply, and the compiler splits the loop between them (`warp_specialize=True`).
 
-It is the loading that gets warps of its own: Triton 3.6 on Hopper offers no way to give the peers'
-stores a group of warps, because it divides one loop by the kinds of its operations and not by what
-the author says. So the multiplying warps send, as in pattern 3, while the loaders fetch ahead.
+It is the loading that gets warps of its own. Triton on Hopper divides one loop by the kinds of its
+operations and not by what the author says, so there is no way to give the peers' stores a group of
+warps: the multiplying warps send, as in pattern 3, while the loaders fetch the next tile ahead.
 Needs rows of A and B that are multiples of 16 bytes; other shapes take pattern 3.
 """
 
@@ -24,26 +24,32 @@ from pk_runtime import triton as pk
 from pk_runtime.triton.examples import fused_sequential
 from pk_runtime.triton.examples.gemm import corner, place, send, shape_of
 
+TILE, STAGES = (128, 256, 64), 3
+if tuple(int(part) for part in triton.__version__.split(".")[:2]) > (3, 6):
+    # Two groups of warps share a tile of 128 rows, 64 each; Triton 3.9 fails to split it so.
+    TILE, STAGES = (64, 128, 64), 4
+
 
 @triton.jit
 def gemm_all_scatter(
-    a, b, c, bases, rows, columns, inner,
+    a, b, c, bases, rows, columns, inner, tiles,
     WORLD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Descriptors a[BM, BK] and b[BK, BN]; one program per tile, into every rank's C."""
-    row, column = corner(tl.program_id(0), rows, columns, BM, BN)
-    total = tl.zeros((BM, BN), tl.float32)
-    for step in tl.range(0, tl.cdiv(inner, BK), warp_specialize=True):
-        total = pk.dot(a.load([row, step * BK]), b.load([step * BK, column]), total)
-    at, mask = place(c, row, column, rows, columns, bases, BM, BN)
-    send(total.to(c.dtype.element_ty), at, mask, bases, WORLD, 0)
+    """Descriptors a[BM, BK] and b[BK, BN]; every so many-th tile, into every rank's C."""
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), warp_specialize=True):
+        row, column = corner(tile, rows, columns, BM, BN)
+        total = tl.zeros((BM, BN), tl.float32)
+        for step in range(tl.cdiv(inner, BK)):
+            total = pk.dot(a.load([row, step * BK]), b.load([step * BK, column]), total)
+        at, mask = place(c, row, column, rows, columns, bases, BM, BN)
+        send(total.to(c.dtype.element_ty), at, mask, bases, WORLD, 0)
 
 
 def launch(
     peers: pk.Peers, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
 ) -> None:
     """C[M, N] = A[M, K] @ B[K, N] on all ranks: inputs a, b (own columns), output c in the heap."""
-    shape = shape_of(peers, inputs, outputs, tile=(128, 128, 64))
+    shape = shape_of(peers, inputs, outputs, tile=TILE)
     a, b = inputs["a"], inputs["b"]
     if any(t.stride(0) * t.element_size() % 16 or t.data_ptr() % 16 for t in (a, b)):
         fused_sequential.launch(peers, inputs, outputs)
@@ -51,8 +57,9 @@ def launch(
     at_a = TensorDescriptor.from_tensor(a, [shape.tile_m, shape.tile_k])
     at_b = TensorDescriptor.from_tensor(b, [shape.tile_k, shape.tile_n])
     peers.barrier()  # nobody uses the old C any more
-    gemm_all_scatter[(shape.tiles,)](
-        at_a, at_b, outputs["c"], peers.bases, shape.rows, shape.columns, shape.inner,
-        WORLD=peers.world_size, **shape.tile, num_warps=4, num_stages=4,
+    gemm_all_scatter[(min(shape.tiles, peers.processors),)](
+        at_a, at_b, outputs["c"], peers.bases,
+        shape.rows, shape.columns, shape.inner, shape.tiles,
+        WORLD=peers.world_size, **shape.tile, num_warps=4, num_stages=STAGES,
     )  # fmt: skip
     peers.barrier()  # every tile has arrived

@@ -28,7 +28,7 @@ def gemm_all_scatter(
     a, b, c, flags, bases, rows, columns, inner, tiles, computers,
     WORLD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Programs below `computers` compute tiles into the own C, the others send them to all peers."""
+    """Programs below `computers` compute tiles into the own C, the others send them to peers."""
     program = tl.program_id(0)
     number = pk.epoch(bases)
     if program < computers:

@@ -1,0 +1,170 @@
+"""One rank of one pattern, or of cuBLAS + NCCL: checks it against torch and times it.
+
+Started by `__main__`. Everything is compiled and checked before `turn` appears, so that timing has
+the GPUs for itself. Prints one JSON object: by size, the error and the times in microseconds.
+"""
+
+import argparse
+import importlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pk_runtime import triton as pk
+
+BASELINES = ("cublas_nccl", "cublas_nccl_unordered")
+"""GEMM and all-gather by PyTorch: with C as it is wanted, and as W blocks one after another."""
+
+TURN_S = 15
+WARM_UP, ITERATIONS = 5, 25
+_DEADLINE_S = 120.0
+
+Launch = Callable[[], None]
+
+
+def main() -> None:
+    """Reads the arguments, does the work, prints the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="a new one, for this pattern")
+    parser.add_argument("--ready", type=Path, required=True, help="made when checked")
+    parser.add_argument("--turn", type=Path, required=True, help="timing begins when it exists")
+    given = parser.parse_args()
+    heap_bytes = sum(2 * size * size for size in given.sizes) + (1 << 20)
+    peers = pk.join(given.folder, given.rank, given.ranks, heap_bytes=heap_bytes, timeout_s=20)
+    if given.name in BASELINES:
+        _init_nccl(given.ready.parent / f"{given.name}.store", given.rank, given.ranks)
+    launches: dict[int, Launch] = {}
+    result: dict[int, dict[str, Any]] = {}
+    for size in given.sizes:
+        launches[size], error = prepare(peers, given.name, size)
+        result[size] = {"error": error}
+    given.ready.touch()
+    _await(given.turn)
+    # Ends the process whatever it does, also inside a call that never returns.
+    signal.alarm(TURN_S)
+    if peers.device.type == "cuda":
+        for size, launch in launches.items():
+            result[size]["eager"] = measure(peers, launch)
+            try:
+                result[size]["graph"] = measure(peers, graph_of(launch).replay)
+            except RuntimeError as problem:
+                result[size]["graph_failed"] = str(problem)
+        peers.check()
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+
+
+def prepare(peers: pk.Peers, name: str, size: int) -> tuple[Launch, float]:
+    """What launches M = N = K = `size` on fixed tensors, and the largest error of two launches,
+    relative to the result's root mean square (about 1). Raises RuntimeError for a wrong result."""
+    generator = torch.Generator(peers.device).manual_seed(size)
+    both = torch.randn(
+        (2, size, size), dtype=torch.bfloat16, device=peers.device, generator=generator
+    )
+    a, whole = both[0], both[1] / size**0.5
+    columns = size // peers.world_size
+    b = whole[:, peers.rank * columns :][:, :columns].contiguous()
+    c = peers.empty((size, size), torch.bfloat16)
+    if name in BASELINES:
+        launch = baseline(peers, a, b, c, ordered=name == BASELINES[0])
+    else:
+        module = importlib.import_module(f"pk_runtime.triton.examples.{name}")
+        launch = candidate(module.launch, peers, {"a": a, "b": b}, {"c": c})
+    wanted = (a @ whole).float()
+    worst = 0.0
+    for _ in range(2):
+        c.fill_(float("nan"))
+        launch()
+        peers.check()
+        found = c.view(peers.world_size, size, columns).transpose(0, 1).reshape(size, size)
+        error = ((found if name == BASELINES[1] else c).float() - wanted).abs().max()
+        worst = max(worst, error.item())
+        peers.agree("looked", 0)  # nobody begins the next launch before all have looked
+    if not worst < 0.1:  # not a number, too
+        raise RuntimeError(f"{name}, size {size}: off by {worst} on rank {peers.rank}")
+    return launch, worst
+
+
+def candidate(
+    launch: Callable[..., None],
+    peers: pk.Peers,
+    inputs: Mapping[str, torch.Tensor],
+    outputs: Mapping[str, torch.Tensor],
+) -> Launch:
+    """The candidate's `launch` on these tensors."""
+    return lambda: launch(peers, inputs, outputs)
+
+
+def baseline(
+    peers: pk.Peers, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, ordered: bool
+) -> Launch:
+    """cuBLAS, NCCL's all-gather, and if `ordered` the copy that puts the columns side by side."""
+    rows, columns = a.shape[0], b.shape[1]
+    own = torch.empty((rows, columns), dtype=c.dtype, device=c.device)
+    blocks = c.view(peers.world_size, rows, columns)
+    if ordered:
+        blocks = torch.empty_like(blocks)
+
+    def launch() -> None:
+        torch.matmul(a, b, out=own)
+        dist.all_gather_into_tensor(blocks.view(-1, columns), own)
+        if ordered:
+            c.view(rows, peers.world_size, columns).copy_(blocks.transpose(0, 1))
+
+    return launch
+
+
+def graph_of(launch: Launch) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of one launch."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        launch()
+    return graph
+
+
+def measure(peers: pk.Peers, launch: Launch) -> list[float]:
+    """Microseconds of each launch on this rank, by events; all ranks begin each one together."""
+    events = [
+        [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        for _ in range(WARM_UP + ITERATIONS)
+    ]
+    peers.agree("timing", 0)
+    for start, end in events:
+        peers.barrier()
+        start.record()
+        launch()
+        end.record()
+    torch.cuda.synchronize()
+    return [1000 * start.elapsed_time(end) for start, end in events[WARM_UP:]]
+
+
+def _init_nccl(store: Path, rank: int, ranks: int) -> None:
+    backend = "nccl" if torch.cuda.is_available() and not pk.INTERPRETED else "gloo"
+    device = torch.device("cuda", rank) if backend == "nccl" else None
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=ranks, device_id=device
+    )
+
+
+def _await(path: Path) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} did not appear in {_DEADLINE_S} s: was the parent ended?")
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()
