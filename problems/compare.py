@@ -56,7 +56,7 @@ class Checker:
                 name: Rule(problem.tolerance, golden[rank][name], reference[rank][name])
                 for name in problem.output_names
             }
-            for rank in range(self._world)
+            for rank in range(len(reference))
         ]
 
     def rule(self, rank: int, output: str) -> Rule:

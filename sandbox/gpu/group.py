@@ -44,7 +44,8 @@ class GroupEnded(Exception):  # noqa: N818 - an outcome of running a candidate
     """Not every rank did a command; the whole group has been stopped."""
 
     def __init__(self, command: str, outcomes: Sequence[Outcome]) -> None:
-        super().__init__(f"{command}: {[o.ended for o in outcomes]}")
+        told = "; ".join(f"rank {o.rank} {o.ended} {o.error} {o.said}".strip() for o in outcomes)
+        super().__init__(f"{command}: {told}")
         self.command = command
         self.outcomes = tuple(outcomes)
 
@@ -194,16 +195,14 @@ def _outcome(rank: int, answer: Answer, completed: Completed) -> Outcome:
 
 
 class _LocalProcess:
-    """A plain subprocess with the channel as descriptor 3."""
-
-    # sh puts the channel where the runner looks for it, whatever number it has here.
-    _PLACE = 'eval "exec 3<&$1"; shift; exec "$@"'
+    """A plain subprocess. It has the channel under another number, which is told in its place."""
 
     def __init__(self, command: Command, channel: socket.socket) -> None:
+        self._completed: Completed | None = None
         with channel:
             number = channel.fileno()
             self._process = subprocess.Popen(
-                ("/bin/sh", "-c", self._PLACE, "sh", str(number), *command.argv),
+                (*command.argv[:-1], str(number)),
                 cwd=command.workdir,
                 env={**gpu_environment(), **command.env, "PATH": "/usr/bin:/bin"},
                 stdin=subprocess.DEVNULL,
@@ -219,10 +218,12 @@ class _LocalProcess:
 
     def kill(self) -> Completed:
         """Ends it."""
+        if self._completed is not None:
+            return self._completed
         self._process.kill()
         _, stderr = self._process.communicate()
         code = self._process.returncode
-        return Completed(
+        self._completed = Completed(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             exceeded=None,
@@ -230,3 +231,4 @@ class _LocalProcess:
             stderr=stderr[-_SHOWN:],
             wall_s=0.0,
         )
+        return self._completed

@@ -1,0 +1,45 @@
+"""The judge of GPUs without GPUs: real workers (gloo, memory of the host), stand-ins for runners."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.gpu.group import RunnerGroup, unprotected
+from sandbox.gpu.pool import GpuPool
+
+WORLD = 2
+STAND_IN = (sys.executable, "-S", "-m", "tests.sandbox.gpu.stand_in")
+
+Runners = Callable[[str], RunnerGroup]
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[GpuPool]:
+    """Workers on the CPU, warm between tests."""
+    made = GpuPool(WORLD, device="cpu")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def runners(tmp_path: Path) -> Iterator[Runners]:
+    """Makes a group of started stand-ins that do as they are told; all are ended afterwards."""
+    groups: list[RunnerGroup] = []
+
+    def make(does: str) -> RunnerGroup:
+        library = tmp_path / "kernel.json"
+        library.write_text(json.dumps({"does": does}))
+        group = RunnerGroup(
+            unprotected, WORLD, tmp_path / "work", read_only=(), wait_s=0.3, argv=STAND_IN
+        )
+        groups.append(group)
+        bodies = [{"rank": rank, "library": str(library)} for rank in range(WORLD)]
+        group.ask("start", bodies, timeout_s=20.0)
+        return group
+
+    yield make
+    for group in groups:
+        group.close()

@@ -1,0 +1,128 @@
+"""A runner without a GPU: an all-to-all on memory of the host, right or wrong as its library says.
+
+Started like the real one, it serves the same commands; its "library" is a JSON file: {"does": ...}.
+"""
+
+import json
+import mmap
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pk_runtime.gpu.channel import adopt
+from sandbox.gpu.arena import Arena
+from sandbox.gpu.runner import Runner
+from sandbox.gpu.serve import Refused, serve
+
+LAUNCH_S = 400e-6
+WAIT = (
+    "rank 1 block 0 communicator (launch 3) waits for signal 'ready' slot 3: expected 4, seen 3, "
+    "after 2 s"
+)
+FOLLOWS = "rank {rank} block 0 runtime (launch 3) waits for rank 1 to leave, after 2 s"
+
+
+class StandIn:
+    """`sandbox.gpu.runner.Engine` for all-to-all."""
+
+    def __init__(self) -> None:
+        self._cases: dict[str, tuple[int, Arena, list[mmap.mmap]]] = {}
+        self._graphs: dict[str, tuple[str, Sequence[int], bool]] = {}
+        self._launches = 0
+
+    def start(self, settings: Mapping[str, Any], files: tuple[int, ...]) -> dict[str, Any]:
+        self._rank = int(settings["rank"])
+        self._does = json.loads(Path(settings["library"]).read_text())["does"]
+        for file in files:
+            os.close(file)
+        return {}
+
+    def plan(
+        self, case: str, world: int, arena: Arena, outputs: frozenset[str], files: tuple[int, ...]
+    ) -> list[dict[str, Any]]:
+        if self._does == "refuse":
+            raise Refused("the kernel refuses these shapes: N must be even", refused=True)
+        self._cases[case] = (world, arena, [mmap.mmap(file, arena.nbytes) for file in files])
+        for file in files:
+            os.close(file)
+        wanted = self._rank + 1 if self._does == "disagree" else 1
+        return [{"kind": "control", "name": "", "nbytes": 512 * wanted}]
+
+    def bind(self, case: str, offsets: Sequence[int], nbytes: int, files: tuple[int, ...]) -> int:
+        for file in files:
+            os.close(file)
+        return 132 - self._rank
+
+    def ready(self, case: str, blocks: int) -> None:
+        assert blocks <= 132 - self._rank
+
+    def launch(self, case: str, sets: Sequence[int], delays_us: Sequence[float]) -> None:
+        time.sleep(sum(delays_us) * 1e-6)
+        for chosen in sets:
+            self._one(case, chosen, len(sets))
+
+    def capture(self, case: str, graph: str, sets: Sequence[int], meet: bool) -> None:
+        self._graphs[graph] = (case, sets, meet)
+
+    def replay(self, graph: str, times: int) -> list[float]:
+        case, sets, meet = self._graphs[graph]
+        for chosen in sorted(set(sets)):
+            self._one(case, chosen, 1 if self._does != "wrong when timed" else -1)
+        time.sleep(LAUNCH_S * len(sets) * times)
+        if self._does == "late work" and not meet and os.fork() == 0:
+            for _ in range(200):
+                time.sleep(0.005)
+                self._one(case, 0, 1)
+            os._exit(0)
+        if not meet:
+            return []
+        return [10.0 if self._does == "forged latency" else LAUNCH_S * 1e6] * len(sets)
+
+    def drop(self, case: str) -> None:
+        self._cases.pop(case)
+
+    def _one(self, case: str, chosen: int, burst: int) -> None:
+        self._launches += 1
+        self._misbehave(burst)
+        world, arena, memory = self._cases[case]
+        x, y = arena.sets[chosen]["x"], arena.sets[chosen]["y"]
+        part = x.nbytes // world
+        for source in range(world):
+            taken = (source + 1) % world if self._does == "wrong" else source
+            at = x.offset + self._rank * part
+            data = memory[taken][at : at + part]
+            if source == 0 and (
+                (self._does == "race" and burst > 1)
+                or (self._does == "wrong when timed" and burst < 0)
+            ):
+                data = bytes(part)
+            memory[self._rank][y.offset + source * part : y.offset + (source + 1) * part] = data
+        if self._does == "guard" and self._rank == 1:
+            memory[1][y.offset - 3] = 0
+        if self._does == "input" and self._rank == 1:
+            memory[1][x.offset] ^= 1
+
+    def _misbehave(self, burst: int) -> None:
+        if self._does == "deadlock":
+            time.sleep(0.1)
+            told = WAIT if self._rank == 1 else FOLLOWS.format(rank=self._rank)
+            raise Refused("cuStreamQuery: CUDA_ERROR_LAUNCH_FAILED", reports=[told])
+        if self._does == "deadlock in a burst" and burst > 1:
+            raise Refused("cuStreamQuery: CUDA_ERROR_LAUNCH_FAILED", reports=[WAIT])
+        if self._does == "illegal address":
+            if self._rank == 2:
+                raise Refused("cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS: a kernel touched memory")
+            raise Refused("x", reports=[FOLLOWS.format(rank=self._rank)])
+        if self._does == "die" and self._rank == 1:
+            sys.stderr.write("Segmentation fault\n")
+            sys.stderr.flush()
+            os._exit(3)
+        if self._does == "hang" and self._rank == 1:
+            time.sleep(600)
+
+
+if __name__ == "__main__":
+    serve(adopt(int(sys.argv[-1])), Runner(StandIn()), idle_s=60.0)

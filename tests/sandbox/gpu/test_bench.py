@@ -1,0 +1,80 @@
+"""The bench stage with real workers and runners that cheat: the clock is the judge's."""
+
+import dataclasses
+
+import pytest
+
+from pk_runtime.sheet import Sheet, load_sheet
+from problems.description import describe
+from problems.registry import get
+from sandbox.gpu.bench import Bench
+from sandbox.gpu.pool import GpuPool
+from sandbox.stages import StageFailed
+from sandbox.verdict import Timing
+from tests.sandbox.gpu.conftest import WORLD, Runners
+from tests.sandbox.gpu.stand_in import LAUNCH_S
+
+SHAPE = "m1024n1024"
+
+
+def sheet(*, nvlink: float = 450.0) -> Sheet:
+    """A machine with a small cache, so that few sets go beyond it."""
+    real = load_sheet("h200x4")
+    return dataclasses.replace(
+        real,
+        chip=dataclasses.replace(real.chip, l2_bytes=1 << 20),
+        peaks=dataclasses.replace(real.peaks, nvlink_gb_per_s=nvlink),
+    )
+
+
+def bench(pool: GpuPool, runners: Runners, does: str, machine: Sheet) -> Timing:
+    pool.ready()
+    stage = Bench(pool, runners(does), machine, 7, lambda stage, detail: None)
+    (timing,) = stage.run(describe(get("alltoall"), WORLD), [SHAPE])
+    return timing
+
+
+def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> None:
+    timing = bench(pool, runners, "right", sheet())
+    assert timing.kind == "measured"
+    assert timing.candidate_us >= LAUNCH_S * 1e6
+    assert timing.speedup == pytest.approx(timing.baseline_us / timing.candidate_us)
+    assert "eager: there are no graphs on this device" in timing.detail["baseline"]
+    assert "judge's clock" in timing.detail["protocol"]
+    assert timing.detail["throughput"]["candidate"]["count"] == 5
+    assert timing.detail["throughput"]["eager"]["count"] == 5
+    assert timing.detail["sets"] == 3
+    assert timing.detail["launches"] % 3 == 0
+    assert timing.detail["blocks"] == 131
+    assert timing.detail["achieved"]["nvlink_gb_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("does", "status", "words"),
+    [
+        ("wrong", "wrong_output", "before it is timed"),
+        ("wrong when timed", "race", "wrong in timed launches"),
+        ("late work", "rejected", "still written after every rank has said that it is done"),
+    ],
+)
+def test_timed_launches_are_checked(
+    does: str, status: str, words: str, pool: GpuPool, runners: Runners
+) -> None:
+    with pytest.raises(StageFailed) as caught:
+        bench(pool, runners, does, sheet())
+    assert caught.value.status == status
+    assert words in caught.value.evidence["summary"]
+
+
+def test_faster_than_the_machine_is_rejected(pool: GpuPool, runners: Runners) -> None:
+    with pytest.raises(StageFailed) as caught:
+        bench(pool, runners, "right", sheet(nvlink=1e-3))
+    assert caught.value.status == "rejected"
+    assert "below the roofline" in caught.value.evidence["summary"]
+
+
+def test_a_latency_that_the_clock_contradicts_is_left_out(pool: GpuPool, runners: Runners) -> None:
+    timing = bench(pool, runners, "forged latency", sheet())
+    assert "candidate" not in timing.detail["latency"]
+    assert "does not go with" in timing.detail["latency"]["left_out"]
+    assert timing.candidate_us >= LAUNCH_S * 1e6
