@@ -119,8 +119,10 @@ def check_isolation(*, allow_none: bool) -> Check:
         return Check("isolation", False, f"the sandbox cannot be tried: {error}", fix)
     if not executor.capabilities().isolated:
         detail = "candidates run WITHOUT a sandbox, as asked for; every verdict says so"
-        return Check("isolation", True, detail, "install bubblewrap to isolate them")
-    return Check("isolation", True, f"{executor.name} holds against the hostile mini-suite")
+        return Check("isolation", True, detail, "leave out --no-isolation to isolate them")
+    report = executor.capabilities()
+    detail = f"{report.backend} holds against the hostile mini-suite; memory: {report.memory}"
+    return Check("isolation", True, detail)
 
 
 def check_torch() -> Check:
@@ -141,7 +143,7 @@ def check_compiler() -> Check:
 
 
 def check_bubblewrap() -> Check:
-    """bwrap, which the sandbox is made with."""
+    """bwrap, which makes the sandbox where it is installed; Python makes one without it."""
     return _program(
         "bubblewrap", ("bwrap", "--version"), "apt-get install bubblewrap", required=False
     )
