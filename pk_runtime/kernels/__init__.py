@@ -6,9 +6,9 @@ from pk_runtime.candidate import MAIN_FILE, Candidate
 
 _FOLDER = Path(__file__).parent
 _FILES: dict[str, tuple[str, ...]] = {
-    "allreduce": ("allreduce_one_shot", "allreduce_two_shot"),
-    "allgather": ("allgather",),
-    "alltoall": ("alltoall",),
+    "allreduce": ("allreduce_push", "allreduce_two_shot", "allreduce_one_shot", "allreduce_ll"),
+    "allgather": ("allgather", "allgather_direct", "allgather_ll"),
+    "alltoall": ("alltoall", "alltoall_direct", "alltoall_ll"),
     "allgather_last_dim": ("allgather_last_dim",),
     "broadcast": ("broadcast", "broadcast_ll"),
     "gather": ("gather",),

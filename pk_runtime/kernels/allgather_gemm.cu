@@ -1,30 +1,34 @@
 // All-gather + GEMM: A is sharded by rows, C_r = all_gather(A) * B_r (Megatron's column-parallel linear).
 //
-// Communicator SMs push the own shard to one peer after the other, to the one that needs it first first, and
-// signal after each segment of a row block. Loaders multiply the own rows first, then those of the next rank,
-// and wait for a row block only when they reach it.
+// Communicators push the own shard to one peer after the other, to the one that needs it first first, all rows
+// of a few columns at a time, because all tiles of the next shard start with those. Loaders multiply the own rows
+// first, then those of the next rank, and wait for columns only when they reach them. With comm_sms = 0 there is a
+// communicator in every SM, beside the GEMM.
 #include <pk/pk.h>
 using namespace pk;
 
-constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
+constexpr int stages = knob("stages", 3, {2, 3, 4, 5, 6});
 constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
 constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
-constexpr int segment = knob("segment", 16, {1, 2, 4, 8, 16});  // chunks pushed between two signals
+constexpr int segment = knob("segment", 4, {1, 2, 4, 8, 16});  // chunks of a row block that one counter stands for
 
 struct allgather_gemm {
-  static constexpr int comm_sms = knob("comm_sms", 16, {4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32});
+  static constexpr int comm_sms = knob("comm_sms", 0, {0, 4, 8, 12, 16, 20, 24, 32});
   using mm = gemm<128, block_n, 64, stages>;
   using chunk = tile<bf16, 128, block_n % 128 == 0 ? 128 : 64>;  // what moves at a time
   static constexpr int per_tile = block_n / chunk::cols;
+  static constexpr int steps_per_segment = segment * chunk::cols / 64;
+  using team = group<comm_sms == 0 ? 0 : 2>;
 
   struct args {
     layout<bf16> a, b, c;        // a [M/W, K], b [K, N/W], c [W, M/W, N/W]
     parallel_layout<bf16> full;  // [W, M/W, K]: plane s is rank s's shard, pushed by rank s
-    signals ready;               // one counter per (source rank, row block), one signal per segment
+    signals ready;               // one counter per (source rank, row block, segment), one signal per chunk
 
     PK_FN int rows() const { return a.tiles_down<chunk>(); }
     PK_FN int cols() const { return c.tiles_across<tile<bf16, 128, block_n>>(); }
     PK_FN int segments() const { return ceil_div(a.tiles_across<chunk>(), segment); }
+    PK_FN int slot(int source, int row, int part) const { return (source * rows() + row) * segments() + part; }
     PK_FN int tasks() const { return c.planes * rows() * cols(); }
     // Task t of `rank`: its own rows first, then the next rank's, and so on round the ring.
     PK_FN coord place(int t, int rank) const {
@@ -37,9 +41,7 @@ struct allgather_gemm {
     mm::inputs in;
     store_ring<chunk, mm::room_for<chunk>(2)> out;
   };
-  struct comm_shared {
-    mover<chunk, 6> pipe;
-  };
+  struct comm_shared {};
 
   static void setup(host& h, args& g) {
     h.input("a", g.a);
@@ -48,7 +50,7 @@ struct allgather_gemm {
     h.require(g.a.cols == g.b.rows, "a and b must have the same K");
     h.require(g.c.rows == g.a.rows && g.c.cols == g.b.cols, "c must be [M, N/W]");
     h.scratch("full", g.full, h.world(), g.a.rows, g.a.cols);
-    h.signals("ready", g.ready, h.world() * g.rows(), g.segments());
+    h.signals("ready", g.ready, h.world() * g.rows() * g.segments(), segment);
   }
 
   PK_ROLE loader(issuer self, const args& g, shared& s) {
@@ -58,8 +60,10 @@ struct allgather_gemm {
       if (at.plane == self.rank()) {
         mm::load(in, g.a, 0, at.row, g.b, at.col);
       } else {
-        wait(self, g.ready, at.plane * g.rows() + at.row, g.segments());
-        mm::load(in, g.full[self.rank()], at.plane, at.row, g.b, at.col);
+        mm::load(in, g.full[self.rank()], at.plane, at.row, g.b, at.col, [&](int k) {
+          if (k % steps_per_segment == 0)
+            wait(self, g.ready, g.slot(at.plane, at.row, k / steps_per_segment), segment);
+        });
       }
     }
   }
@@ -86,17 +90,15 @@ struct allgather_gemm {
     }
   }
 
-  PK_ROLE communicator(group<> self, const args& g, comm_shared& s) {
-    auto pipe = s.pipe.open(self);
-    int per_peer = g.rows() * g.segments(), chunks = g.a.tiles_across<chunk>();
+  PK_ROLE communicator(team self, const args& g, comm_shared&) {
+    int per_peer = g.rows() * g.segments() * segment;
     for (int t : self.tasks((self.world() - 1) * per_peer)) {
       int peer = (self.rank() + self.world() - 1 - t / per_peer) % self.world();
-      int row = t % per_peer / g.segments(), first = t % g.segments() * segment;
-      pipe.move(
-          min(segment, chunks - first),
-          [&](auto& loads, chunk& x, int i) { loads.load(x, g.a, {row, first + i}); },
-          [&](chunk& x, int i) { store_async(self, g.full[peer], {self.rank(), row, first + i}, x); });
-      signal(self, g.ready, peer, self.rank() * g.rows() + row);
+      int row = t % g.rows(), col = t % per_peer / g.rows();
+      if (col < g.a.tiles_across<chunk>())
+        copy<chunk>(self, place{g.a, coord{row, col}}, 1,
+                    [&](int) { return place{g.full[peer], coord{self.rank(), row, col}}; });
+      signal(self, g.ready, peer, g.slot(self.rank(), row, col / segment));
     }
   }
 };

@@ -5,7 +5,7 @@
 #include <pk/pk.h>
 using namespace pk;
 
-constexpr int stages = knob("stages", 3, {2, 3, 4, 5, 6});
+constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
 constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
 constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
 

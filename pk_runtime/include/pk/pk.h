@@ -17,3 +17,4 @@
 #include <pk/common/gemm.h>
 #include <pk/common/reduce.h>
 #include <pk/common/copy.h>
+#include <pk/common/direct.h>

@@ -35,6 +35,9 @@ struct view {
   int planes = 0, cols = 0, parts = 1, part = 0;
 };
 
+// Threads of a group<G>: G warpgroups, or the two spare warps beside the issuers of a compute SM if G is 0.
+PK_FN constexpr int threads_of(int G) { return G == 0 ? 64 : 128 * G; }
+
 PK_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // For constants. At run time there are min and max: CUDA has them in the global namespace, where a second

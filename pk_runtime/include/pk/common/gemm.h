@@ -17,6 +17,8 @@ struct gemm {
     tile<T, BK, BN> b;
   };
   using inputs = load_ring<stage, Stages, warpgroups>;
+  using part = tile<T, BM, BK>;  // of an addend
+  static constexpr int parts = BN / BK;
 
   // How many tiles of Out, at most `wanted`, fit beside the stages in a block's shared memory.
   template <class Out>
@@ -29,10 +31,16 @@ struct gemm {
   // Number of K steps for operands with K columns of A.
   static PK_FN int steps(const layout<T>& a) { return ceil_div(a.cols, BK); }
 
-  // Loader: streams the operands of output tile (plane, row) x col through the ring.
+  // Loader: streams the operands of output tile (plane, row) x col through the ring. `before(k)` is called
+  // before step k is loaded: it may wait for data that arrives while the loop runs.
   template <class Producer>
   PK_ROLE load(Producer& in, const layout<T>& a, int plane, int row, const layout<T>& b, int col) {
+    load(in, a, plane, row, b, col, [](int) {});
+  }
+  template <class Producer, class Before>
+  PK_ROLE load(Producer& in, const layout<T>& a, int plane, int row, const layout<T>& b, int col, Before before) {
     for (int k = 0, n = steps(a); k < n; ++k) {
+      before(k);
       stage& s = in.acquire();
       in.load(s.a, a, coord{plane, row, k});
       in.load(s.b, b, coord{k, col});
@@ -54,6 +62,28 @@ struct gemm {
     }
     mma_wait<0>(self, c);
     in.release();
+  }
+
+  // Loader: streams a tile of x, as large as an output tile, to be added to one.
+  template <class Producer>
+  PK_ROLE load_addend(Producer& in, const layout<T>& x, int plane, int row, int col) {
+    for (int j = 0; j < parts; ++j) {
+      if (col * parts + j >= x.template tiles_across<part>()) break;
+      stage& s = in.acquire();
+      in.load(s.a, x, coord{plane, row, col * parts + j});
+      in.commit();
+    }
+  }
+
+  // Consumer: adds what load_addend brings.
+  template <class Consumer>
+  PK_ROLE add(self_group self, accumulator& c, Consumer& in, const layout<T>& x, int col) {
+    PK_UNROLL
+    for (int j = 0; j < parts; ++j) {
+      if (col * parts + j >= x.template tiles_across<part>()) break;
+      accumulate_columns(self, c, in.wait().a, j);
+      in.release();
+    }
   }
 
   // Consumer: hands the accumulator to the storer in column chunks of the ring's tile.

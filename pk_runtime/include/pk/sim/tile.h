@@ -78,6 +78,17 @@ void accumulate(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, C>& x) {
   for (int i = 0; i < R * C; ++i) t.data[i] += float(in[i]);
 }
 
+// Columns [j * X, (j + 1) * X) of t += x.
+template <class T, int R, int X, int C, int G>
+void accumulate_columns(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, X>& x, int j) {
+  static_assert(C % X == 0, "the register tile's columns are a multiple of the shared tile's");
+  sim::vector_work(*self.f, R * X, x.bytes);
+  if (!t.data) return;
+  const T* in = reinterpret_cast<const T*>(x.storage);
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < X; ++c) t.at(r, j * X + c) += float(in[r * X + c]);
+}
+
 // v = f(v, row, col) for every element of t.
 template <int R, int C, int G, class F>
 void map(group<G> self, reg_tile<float, R, C, G>& t, F f) {

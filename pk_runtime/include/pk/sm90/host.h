@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <pk/sm90/layout.h>
+#include <pk/sm90/mailbox.h>
 #include <pk/sm90/signal.h>
 
 namespace pk {
@@ -24,6 +24,7 @@ struct tensor_info {
   std::int32_t type;       // dtype
   std::int32_t planes, rows, cols;  // last dimension, the one before it, the product of the others
   std::int64_t pitch;      // elements from row to row; pitch * element size is a multiple of 16
+  std::int32_t dims[8];    // as the caller has them, in order; 0 after the last
 };
 
 enum class answer : int { found, unknown, other_direction };
@@ -69,6 +70,35 @@ inline CUtensorMapDataType map_type(dtype t) {
   return types[int(t)];
 }
 
+// Merges trailing dimensions, splits rows into planes and columns into parts, as the author asked.
+inline void apply(const view& v, tensor_info& t, const std::string& text) {
+  const std::int64_t rows = std::int64_t(t.planes) * t.rows;
+  if (v.cols > 0 && v.cols != t.cols) {
+    if (t.pitch != t.cols) throw refusal(text + " has padding between its rows, so that they cannot be merged");
+    if (rows * t.cols % v.cols != 0)
+      throw refusal(text + " has " + std::to_string(rows * t.cols) + " elements, which are not whole rows of " +
+                    std::to_string(v.cols));
+    t.planes = 1, t.rows = int(rows * t.cols / v.cols), t.cols = v.cols, t.pitch = v.cols;
+  }
+  if (v.planes > 0) {
+    const int all = t.planes * t.rows;
+    if (all % v.planes != 0)
+      throw refusal(text + " has " + std::to_string(all) + " rows, which do not split into " +
+                    std::to_string(v.planes) + " equal planes");
+    t.planes = v.planes, t.rows = all / v.planes;
+  }
+  if (v.parts < 1 || v.parts > max_ranks || v.part < 0 || v.part >= v.parts)
+    throw refusal(text + " is bound by part " + std::to_string(v.part) + " of " + std::to_string(v.parts) +
+                  ": parts are 1 to " + std::to_string(max_ranks) + ", numbered from 0");
+  if (v.parts == 1) return;
+  const int size = element_bytes(dtype(t.type));
+  if (t.cols % v.parts != 0 || t.cols / v.parts * size % 16 != 0)
+    throw refusal(text + " has " + std::to_string(t.cols) + " columns, which do not split into " +
+                  std::to_string(v.parts) + " equal parts of a multiple of 16 bytes");
+  t.cols /= v.parts;
+  if (t.data != nullptr) t.data = static_cast<char*>(t.data) + std::int64_t(v.part) * t.cols * size;
+}
+
 // A tensor in memory: planes of rows x cols elements, plane after plane.
 inline void encode(host_state& h, tensor_map& map, const char* name, const tensor_info& t) {
   if (h.calls.plan) return;
@@ -88,7 +118,7 @@ inline void encode(host_state& h, tensor_map& map, const char* name, const tenso
 }
 
 inline tensor_info find_tensor(host_state& h, const char* name, int rank, bool output, bool peers, dtype type,
-                               int planes) {
+                               const view& v) {
   tensor_info t = {};
   const auto found = answer(h.calls.tensor(h.calls.context, name, rank, output, peers, &t));
   const std::string text = std::string("tensor '") + name + "'";
@@ -98,13 +128,7 @@ inline tensor_info find_tensor(host_state& h, const char* name, int rank, bool o
                                  : " is an output of the problem, not an input"));
   if (dtype(t.type) != type)
     throw refusal(text + " holds " + name_of(dtype(t.type)) + ", and the kernel binds it as " + name_of(type));
-  if (planes > 0) {
-    const int rows = t.planes * t.rows;
-    if (rows % planes != 0)
-      throw refusal(text + " has " + std::to_string(rows) + " rows, which do not split into " +
-                    std::to_string(planes) + " equal planes");
-    t.planes = planes, t.rows = rows / planes;
-  }
+  apply(v, t, text);
   if (peers) h.run.peers_bound = 1;
   return t;
 }
@@ -125,17 +149,38 @@ class host {
   int rank() const { return state_.calls.rank; }
   int world() const { return state_.calls.world; }
 
+  // Size of dimension i of the problem's tensor, counted from 0.
+  int dim(const char* name, int i) const {
+    sm90::tensor_info t = {};
+    const auto ask = [&](int output) {
+      return sm90::answer(state_.calls.tensor(state_.calls.context, name, rank(), output, false, &t));
+    };
+    if (ask(false) == sm90::answer::other_direction) ask(true);
+    if (i < 0 || i >= int(sizeof t.dims / sizeof t.dims[0]) || t.dims[i] < 1)
+      throw sm90::refusal(std::string("tensor '") + name + "' has no dimension " + std::to_string(i));
+    return t.dims[i];
+  }
+
   // Binds this rank's tensor. `planes` splits its rows into that many equal planes.
-  template <class T> void input(const char* name, layout<T>& l, int planes = 0) { one(name, l, false, planes); }
-  template <class T> void output(const char* name, layout<T>& l, int planes = 0) { one(name, l, true, planes); }
+  template <class T> void input(const char* name, layout<T>& l, int planes = 0) { one(name, l, false, {planes}); }
+  template <class T> void output(const char* name, layout<T>& l, int planes = 0) { one(name, l, true, {planes}); }
+  template <class T> void input(const char* name, layout<T>& l, view v) { one(name, l, false, v); }
+  template <class T> void output(const char* name, layout<T>& l, view v) { one(name, l, true, v); }
 
   // Binds the tensor of every rank: peers read the input, peers write the output. The launch then starts
   // and ends with a barrier over all ranks, because the memory is the caller's.
-  template <class T> void input(const char* name, parallel_layout<T>& l, int planes = 0) {
-    all(name, l, false, planes);
-  }
-  template <class T> void output(const char* name, parallel_layout<T>& l, int planes = 0) {
-    all(name, l, true, planes);
+  template <class T> void input(const char* name, parallel_layout<T>& l, int planes = 0) { all(name, l, false, {planes}); }
+  template <class T> void output(const char* name, parallel_layout<T>& l, int planes = 0) { all(name, l, true, {planes}); }
+  template <class T> void input(const char* name, parallel_layout<T>& l, view v) { all(name, l, false, v); }
+  template <class T> void output(const char* name, parallel_layout<T>& l, view v) { all(name, l, true, v); }
+
+  // Binds this rank's tensor in column parts: l[p] is part p of v.parts.
+  template <class T>
+  void input_parts(const char* name, parallel_layout<T>& l, view v) {
+    const int id = add("tensor", name);
+    for (v.part = 0; v.part < v.parts; ++v.part)
+      set(l.peers[v.part], name, sm90::find_tensor(state_, name, rank(), false, false, sm90::dtype_of<T>, v), id);
+    shape(l);
   }
 
   // Symmetric memory that lives as long as the kernel object, two copies used by turns.
@@ -167,6 +212,16 @@ class host {
     b.id = add("barrier", name);
     counters("barrier", name, b.counters, 1);
   }
+  // A box on every rank with `slots` slabs from every source.
+  template <class Slab>
+  void mailbox(const char* name, pk::mailbox<Slab>& m, int slots) {
+    if (slots < 1) throw sm90::refusal(std::string("mailbox '") + name + "' needs at least one slot");
+    m.id = add("mailbox", name), m.slots = slots;
+    const std::uint64_t bytes = std::uint64_t(2) * world() * slots * m.slot_bytes;
+    for (int r = 0; r < world(); ++r)
+      m.boxes[r] = static_cast<unsigned char*>(sm90::find_memory(state_, "mailbox", name, r, bytes));
+    state_.run.symmetric = 1;
+  }
 
   // Refuses the launch with `message` unless `holds`.
   void require(bool holds, const char* message) {
@@ -181,6 +236,7 @@ class host {
   template <class T>
   void set(layout<T>& l, const char* name, const sm90::tensor_info& t, int id) {
     l.planes = t.planes, l.rows = t.rows, l.cols = t.cols, l.id = id, l.alternates = 0;
+    l.data = static_cast<T*>(t.data), l.pitch = t.pitch;
     sm90::encode(state_, l.map, name, t);
   }
   template <class T>
@@ -188,15 +244,15 @@ class host {
     l.planes = l.peers[0].planes, l.rows = l.peers[0].rows, l.cols = l.peers[0].cols;
   }
   template <class T>
-  void one(const char* name, layout<T>& l, bool output, int planes) {
+  void one(const char* name, layout<T>& l, bool output, const view& v) {
     const int id = add("tensor", name);
-    set(l, name, sm90::find_tensor(state_, name, rank(), output, false, sm90::dtype_of<T>, planes), id);
+    set(l, name, sm90::find_tensor(state_, name, rank(), output, false, sm90::dtype_of<T>, v), id);
   }
   template <class T>
-  void all(const char* name, parallel_layout<T>& l, bool output, int planes) {
+  void all(const char* name, parallel_layout<T>& l, bool output, const view& v) {
     const int id = add("tensor", name);
     for (int r = 0; r < world(); ++r)
-      set(l.peers[r], name, sm90::find_tensor(state_, name, r, output, true, sm90::dtype_of<T>, planes), id);
+      set(l.peers[r], name, sm90::find_tensor(state_, name, r, output, true, sm90::dtype_of<T>, v), id);
     shape(l);
   }
   template <class Counter>

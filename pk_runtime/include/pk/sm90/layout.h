@@ -1,6 +1,6 @@
 // Layouts: a tensor in global memory seen as tiles, and the same tensor on every rank. Each carries its
-// tensor map: 3-D (cols, rows, planes) in boxes of 64 rows x 128 bytes. Parts of a box outside a plane
-// read as zeros and are not written.
+// tensor map for bulk copies: 3-D (cols, rows, planes) in boxes of 64 rows x 128 bytes, of which parts outside a
+// plane read as zeros and are not written; and, for slabs, its address. Rows start at multiples of 16 bytes.
 #pragma once
 
 #include <pk/sm90/tile.h>
@@ -13,6 +13,8 @@ struct layout {
   int planes = 0, rows = 0, cols = 0;
   int id = -1;         // as bound by setup(), for reports
   int alternates = 0;  // planes to the second copy of scratch memory; 0 if there is one copy
+  T* data = nullptr;
+  std::int64_t pitch = 0;  // elements from row to row
 
   template <class Tile> PK_FN int tiles_down() const { return ceil_div(rows, Tile::rows); }
   template <class Tile> PK_FN int tiles_across() const { return ceil_div(cols, Tile::cols); }

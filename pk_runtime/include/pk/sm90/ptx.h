@@ -114,17 +114,40 @@ PK_DEVICE std::uint64_t load_acquire(const std::uint64_t* at) {
   return value;
 }
 
-// Counts 0, 1, ... last, 0, ...; returns the value before.
-PK_DEVICE std::uint32_t count_up_to(std::uint32_t* at, std::uint32_t last) {
-  std::uint32_t old;
-  asm volatile("atom.acq_rel.sys.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(at), "r"(last) : "memory");
-  return old;
-}
-
 PK_DEVICE std::uint32_t add_shared(std::uint32_t at, std::uint32_t value) {
   std::uint32_t old;
   asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], %2;" : "=r"(old) : "r"(at), "r"(value) : "memory");
   return old;
+}
+
+// --- 16 bytes of global memory, this GPU's or a peer's ------------------------------------------------
+
+PK_DEVICE uint4 load_piece(const void* at) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at)
+               : "memory");
+  return v;
+}
+
+PK_DEVICE void store_piece(void* at, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// Two 8-byte words, each of which arrives whole: 4 bytes of data and a flag. Nothing orders one word with
+// another, and nothing needs to.
+PK_DEVICE void store_flagged(void* at, std::uint32_t a, std::uint32_t b, std::uint32_t flag) {
+  const std::uint64_t high = std::uint64_t(flag) << 32;
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(high | a), "l"(high | b) : "memory");
+}
+
+// False until both words carry the flag.
+PK_DEVICE bool load_flagged(const void* at, std::uint32_t flag, std::uint32_t& a, std::uint32_t& b) {
+  std::uint64_t x, y;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x), "=l"(y) : "l"(at) : "memory");
+  a = std::uint32_t(x), b = std::uint32_t(y);
+  return std::uint32_t(x >> 32) == flag && std::uint32_t(y >> 32) == flag;
 }
 
 // --- registers ---------------------------------------------------------------------------------------

@@ -79,6 +79,15 @@ PK_DEVICE void accumulate(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R,
   sm90::fence_async_shared();
 }
 
+// Columns [j * X, (j + 1) * X) of t += x. `j` must be known to the compiler: registers cannot be indexed.
+template <class T, int R, int X, int C, int G>
+PK_DEVICE void accumulate_columns(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, X>& x, int j) {
+  PK_UNROLL
+  for (int b = 0; b < t.bands; ++b)
+    sm90::read_fragment(x, t.first_row(self, b), [&](int i, int e, float v) { t.data[b][(j * (X / 8) + i) * 4 + e] += v; });
+  sm90::fence_async_shared();
+}
+
 // x = columns [j * X, (j + 1) * X) of t, rounded once to the tile's type.
 template <class T, int R, int X, int C, int G>
 PK_DEVICE void store_columns(group<G> self, tile<T, R, X>& x, const reg_tile<float, R, C, G>& t, int j) {

@@ -111,7 +111,7 @@ struct ring {
 
 // loader -> consumer (or a communicator's own loads).
 template <class Slot, int N, int G = 2>
-struct load_ring : sm90::ring<Slot, Slot, N, 1, G * 4> {
+struct load_ring : sm90::ring<Slot, Slot, N, 1, threads_of(G) / 32> {
   PK_DEVICE auto producer(issuer self) { return this->open_producer(self); }
   PK_DEVICE auto producer(group<G> self) { return this->open_producer(self); }
   PK_DEVICE auto consumer(group<G> self) { return this->open_consumer(self); }
@@ -119,7 +119,7 @@ struct load_ring : sm90::ring<Slot, Slot, N, 1, G * 4> {
 
 // consumer -> storer.
 template <class Slot, int N, int G = 2>
-struct store_ring : sm90::ring<Slot, sm90::ring_slot<Slot>, N, G * 4, 1> {
+struct store_ring : sm90::ring<Slot, sm90::ring_slot<Slot>, N, threads_of(G) / 32, 1> {
   PK_DEVICE auto producer(group<G> self) { return this->open_producer(self); }
   PK_DEVICE auto consumer(issuer self) { return this->open_consumer(self); }
 };

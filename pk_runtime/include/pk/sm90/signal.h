@@ -33,9 +33,11 @@ PK_DEVICE std::uint32_t* counter_of(const worker& self, const signals& s, int ra
 
 }  // namespace sm90
 
-// Adds one to counter `slot` of `rank`, after everything this worker stored has landed.
+// Adds one to counter `slot` of `rank`, after everything this worker stored has landed: bulk stores of its
+// leading thread are complete, register stores of all its threads are ordered before by the barrier.
 template <class Worker>
 PK_DEVICE void signal(Worker self, const signals& s, int rank, int slot) {
+  self.sync();
   if (!self.leads()) return;
   sm90::check_slot(self, s, rank, slot);
   sm90::bulk_wait();  // complete, not merely read
@@ -65,6 +67,7 @@ PK_DEVICE void wait(Worker self, const signals& s, int slot, int count) {
 // Every block that runs this role, on every rank, has arrived, and what they stored has landed.
 template <class Worker>
 PK_DEVICE void barrier(Worker self, const barrier_state& b) {
+  self.sync();
   if (self.leads()) {
     std::uint64_t* const own = b.counters[self.rank()];
     const std::uint64_t arrivals = std::uint64_t(self.world()) * self.blocks();

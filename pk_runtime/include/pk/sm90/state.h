@@ -8,7 +8,7 @@
 namespace pk::sm90 {
 
 // Grows when a structure here or in host.h changes: the launcher refuses a kernel with another number.
-inline constexpr int abi_version = 1;
+inline constexpr int abi_version = 2;
 
 enum class role : int { loader, consumer, storer, communicator, none };
 
@@ -21,15 +21,19 @@ enum class failure_kind : int {
   barrier,
   peers_to_enter,  // slot: the rank that has not entered this launch (or, without parallel tensors, the last)
   peers_to_leave,
-  out_of_range,    // a tile, or a signal's slot (plane: its rank)
+  out_of_range,    // a tile, or a slot of signals or of a mailbox (plane: its rank)
+  mailbox,         // plane: the rank that has not posted; seen, wanted: launch numbers
 };
 
-// One per rank in symmetric memory: zeroed, then published, never reset. Counters only grow.
+// Most blocks of one launch on one rank.
+inline constexpr int max_blocks = 1024;
+
+// One per rank in symmetric memory: zeroed, then published, never reset. Counters only grow. Every block has
+// an epoch of its own, all equal between launches, so that no block waits for another at its end.
 struct control {
-  std::uint32_t epoch;                            // launches of this rank that are complete
-  std::uint32_t blocks_left;                      // of the launch that runs; back to 0 at its end
+  std::uint32_t epoch[max_blocks];                // [b]: launches that block b of this rank has completed
   alignas(128) std::uint32_t entered[max_ranks];  // [r]: launches that rank r has entered
-  alignas(128) std::uint32_t left[max_ranks];     // [r]: launches that rank r has left
+  alignas(128) std::uint32_t left[max_ranks];     // [r]: blocks of rank r that have left, over all launches
 };
 
 // Written by the thread that gives up, in memory the host can read after a trap. One per block and role.

@@ -1,5 +1,6 @@
 // Who executes a role. An `issuer` is one thread of the producer warpgroup (loader, storer); a `group` is
-// G warpgroups acting together (consumer, communicator), whose thread 0 issues copies and signals.
+// G warpgroups acting together (consumer, communicator), whose thread 0 issues copies and signals. group<0> is
+// the two warps that the issuers of a compute SM leave over: a communicator beside a GEMM.
 #pragma once
 
 #include <type_traits>
@@ -29,11 +30,14 @@ struct issuer : worker {
 
 template <int G = 2>
 struct group : worker {
-  static constexpr int warpgroups = G;
-  PK_DEVICE bool leads() const { return threadIdx.x == 0; }
-  PK_DEVICE void sync() const { sm90::named_barrier(1, G * 128); }
+  static constexpr int warpgroups = G, threads = threads_of(G);
+  int first_thread;  // of the block's; a multiple of 64
+  PK_DEVICE int thread() const { return int(threadIdx.x) - first_thread; }
+  PK_DEVICE bool leads() const { return thread() == 0; }
+  // A block has one group that begins at thread 0 and at most one other: each has a barrier.
+  PK_DEVICE void sync() const { sm90::named_barrier(first_thread == 0 ? 1 : 2, threads); }
   // The same in all threads of a warp, and known to be.
-  PK_DEVICE int warpgroup() const { return G == 1 ? 0 : __shfl_sync(0xffffffffu, int(threadIdx.x / 128), 0); }
+  PK_DEVICE int warpgroup() const { return G < 2 ? 0 : __shfl_sync(0xffffffffu, thread() / 128, 0); }
 };
 
 namespace sm90 {
