@@ -34,6 +34,7 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuCtxSetCurrent": (_P,),
     "cuCtxGetDevice": (_P,),
     "cuMemGetInfo_v2": (_P, _P),
+    "cuMemAlloc_v2": (_P, _N),
     "cuMemHostAlloc": (_P, _N, _U),
     "cuMemFreeHost": (_P,),
     "cuMemcpyHtoDAsync_v2": (_ADDRESS, _P, _N, _P),

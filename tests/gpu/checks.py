@@ -138,10 +138,17 @@ def cases(slug: str, shapes: Sequence[str], world: int, seeds: int) -> list[Case
     return made
 
 
+def ready(world: int) -> dict[str, Any]:
+    """The event before the turn at the GPUs; their contexts, which take a second, are made."""
+    for device in range(min(world, torch.cuda.device_count())):
+        torch.zeros(1, device=f"cuda:{device}")
+    return {"event": "ready"}
+
+
 def check(slug: str, library: str, shapes: Sequence[str], seeds: int, world: int = WORLD) -> Events:
     """Every shape, twice per seed: an event "shape" each, with what is wrong."""
     todo = cases(slug, shapes, world, seeds)
-    yield {"event": "ready"}
+    yield ready(world)
     for case in todo:
         yield from answered(case, "shape", lambda case=case: right(case, case.kernel(library)))
 
@@ -188,7 +195,7 @@ def examine(
     """
     todo = cases(slug, shapes, world, seeds)
     expected = {case.shape: simulate(program, case, 0) for case in todo if case.shape in simulated}
-    yield {"event": "ready"}
+    yield ready(world)
     for case in todo:
         yield from answered(case, "shape", lambda case=case: right(case, case.kernel(library)))
         if case.shape in expected:
@@ -250,7 +257,7 @@ def unlike(case: Case, gpu: list[Tensors], simulated: list[Tensors] | str, exact
 
 def defective(library: str, launches: int, world: int = WORLD) -> Events:
     """A kernel of `defects`: an event "result" with what is wrong after the launches."""
-    yield {"event": "ready"}
+    yield ready(world)
     kernel = OneProcess(
         *(Path(library), {"x": (64, 64)}, {"y": (64, 64)}), world_size=world, timeout_s=1.0
     )

@@ -20,6 +20,12 @@ from typing import Any
 from tests.gpu.kernels import ROOT
 
 READY_S = 120.0
+# NVLink multicast is never used, whatever this process's own environment says.
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
 _KILLED_S = 30.0
 
 # One group of ranks at a time: kernels that wait for each other across GPUs and share those with
@@ -58,16 +64,20 @@ def run(
     deadline_s: float,
     module: str = "tests.gpu.tasks",
     launcher: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    alone: bool = True,
+    linger_s: float = 0.0,
 ) -> Child:
     """Runs `task` of a module in a child; it is killed `deadline_s` after its turn began.
 
-    `launcher` is put before the interpreter's command line, e.g. a checking tool's.
+    `launcher` is put before the interpreter's command line, e.g. a checking tool's. A child that is
+    not `alone` has its turn at once. `linger_s` is what it may take to exit after its last event.
     """
     argv = (*launcher, sys.executable, "-m", module)
     with subprocess.Popen(
         argv,
         cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, **NO_MULTICAST, "PYTHONUNBUFFERED": "1", **(env or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -76,7 +86,10 @@ def run(
         start_new_session=True,
     ) as process:
         try:
-            return _Conversation(process).hold({"task": task, **arguments}, deadline_s)
+            turn = _GPUS if alone else contextlib.nullcontext()
+            return _Conversation(process).hold(
+                {"task": task, **arguments}, deadline_s, turn, linger_s
+            )
         finally:
             kill(process)
 
@@ -100,15 +113,24 @@ class _Conversation:
         for reader in self._readers:
             reader.start()
 
-    def hold(self, task: Mapping[str, Any], deadline_s: float) -> Child:
+    def hold(
+        self,
+        task: Mapping[str, Any],
+        deadline_s: float,
+        turn: contextlib.AbstractContextManager[object],
+        linger_s: float,
+    ) -> Child:
         self._say(json.dumps(task))
         stopped = self._until("ready", READY_S)
         seconds = 0.0
         if self._events and self._events[-1]["event"] == "ready":
-            with _GPUS:
+            with turn:
                 started = time.monotonic()
                 self._say("go")
                 stopped = self._until("end", deadline_s)
+                if linger_s:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(linger_s)
                 kill(self._process)  # before the next one's turn, nothing of this one runs any more
                 seconds = time.monotonic() - started
         kill(self._process)

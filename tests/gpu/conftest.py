@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from pk_runtime.compiler import BuildError, Compiler
 from tests.gpu import children
 from tests.gpu.defects import DEFECTS, source
 from tests.gpu.kernels import CACHE, WORLD, Kernel, build
+
+T = TypeVar("T")
 
 READY_AT_ONCE = 8
 SEEDS, LAUNCHES = 3, 1000
@@ -26,7 +29,7 @@ def needs_gpus() -> None:
         pytest.skip(f"needs {WORLD} Hopper GPUs; this machine has {found} GPUs")
 
 
-def selected(items: list[pytest.Item], parameter: str, kind: type) -> tuple[object, ...]:
+def selected(items: list[pytest.Item], parameter: str, kind: type[T]) -> tuple[T, ...]:
     """The values of a parameter that the tests to be run have."""
     values = (
         item.callspec.params[parameter]
@@ -44,15 +47,11 @@ def built(request: pytest.FixtureRequest, needs_gpus: None) -> Callable[[object]
 
     All of it is built at the first use, with one compiler per core.
     """
-    kernels = [
-        kernel.candidate
-        for kernel in selected(request.session.items, "kernel", Kernel)
-        if isinstance(kernel, Kernel)
-    ]
+    kernels = [k.candidate for k in selected(request.session.items, "kernel", Kernel)]
     others = [source("ring"), source("raw_ring"), *(defect.candidate() for defect in DEFECTS)]
     compiler = Compiler(CACHE)
     libraries = build([*kernels, *others], compiler.library)
-    programs = build(kernels, compiler.simulator)
+    programs = build((k for k in kernels if k.language == "pk"), compiler.simulator)
 
     def path(candidate: object, *, simulator: bool = False) -> Path:
         found = (programs if simulator else libraries)[candidate]  # type: ignore[index]
@@ -72,22 +71,19 @@ def examined(
     All children run before the first test that asks, so that the GPUs are theirs: while one uses
     them the next ones import, draw inputs and simulate.
     """
-    kernels = [
-        kernel
-        for kernel in selected(request.session.items, "kernel", Kernel)
-        if isinstance(kernel, Kernel)
-    ]
+    kernels = selected(request.session.items, "kernel", Kernel)
 
     def examine(kernel: Kernel) -> children.Child:
         shapes = [shape.name for shape in kernel.problem.shapes if shape.name in CHECKED]
         full = [shape.name for shape in kernel.problem.shapes if shape.kind == "bench"][:1]
+        simulated = SIMULATED if kernel.candidate.language == "pk" else ()
         arguments = {
             "slug": kernel.slug,
             "library": str(built(kernel.candidate)),
-            "program": str(built(kernel.candidate, simulator=True)),
+            "program": str(built(kernel.candidate, simulator=True)) if simulated else "",
             "shapes": [*shapes, *full],
             "stressed": STRESSED,
-            "simulated": SIMULATED,
+            "simulated": simulated,
             "exact": not kernel.has_gemm,
             "seeds": SEEDS,
             "launches": LAUNCHES,

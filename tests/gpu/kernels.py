@@ -20,10 +20,11 @@ WORLD = 4
 
 @dataclass(frozen=True)
 class Kernel:
-    """Shipped kernel `number` of the problem `slug`."""
+    """Shipped kernel `number` of the problem `slug`, or an example of the documentation."""
 
     slug: str
     number: int
+    example: str = ""
 
     @property
     def problem(self) -> Problem:
@@ -33,12 +34,15 @@ class Kernel:
     @property
     def candidate(self) -> Candidate:
         """Its source, with default knobs."""
+        if self.example:
+            text = (ROOT / "docs" / "examples" / f"{self.example}.cu").read_text(encoding="utf-8")
+            return Candidate("cuda", {"kernel.cu": text})
         return shipped(self.slug)[self.number]
 
     @property
     def name(self) -> str:
-        """The struct that its file ends with: PK_KERNEL(name)."""
-        found = re.search(r"PK_KERNEL\((\w+)\)", self.candidate.source)
+        """The struct that its file ends with: PK_KERNEL(name), PK_RAW(name)."""
+        found = re.search(r"PK_(?:KERNEL|RAW)\((\w+)\)", self.candidate.source)
         return found[1] if found else str(self)
 
     @property
@@ -47,7 +51,11 @@ class Kernel:
         return "mm::multiply(" in self.candidate.source
 
     def __str__(self) -> str:
-        return f"{self.slug}-{self.number}"
+        return self.example or f"{self.slug}-{self.number}"
+
+
+# Raw CUDA candidates, which have no simulator.
+EXAMPLES = (Kernel("allreduce", 0, "raw_allreduce"), Kernel("allgather", 0, "raw_allgather"))
 
 
 def all_kernels() -> tuple[Kernel, ...]:

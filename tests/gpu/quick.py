@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pk_runtime.compiler import BuildError
 from tests.gpu import children
-from tests.gpu.kernels import WORLD, Kernel, all_kernels, libraries
+from tests.gpu.kernels import EXAMPLES, WORLD, Kernel, all_kernels, libraries
 
 SHAPES = ("tiny", "odd", "default")
 READY_AT_ONCE = 8
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     shapes = tuple(options.shapes.split(","))
     kernels = [
         kernel
-        for kernel in all_kernels()
+        for kernel in (*all_kernels(), *EXAMPLES)
         if not options.names or any(n in f"{kernel} {kernel.name}" for n in options.names)
     ]
     started = time.monotonic()

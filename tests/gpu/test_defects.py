@@ -5,42 +5,58 @@ Each runs in a child process; the judge's view of the same is in test_judge.py.
 
 import re
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from pk_runtime.candidate import Candidate
 from tests.gpu import children
+from tests.gpu.conftest import READY_AT_ONCE, selected
 from tests.gpu.defects import DEFECTS, Defect, source
 
-DEADLINE_S = 25.0  # an honest child needs a few seconds for its GPU contexts
-ENDLESS_S = 12.0
+DEADLINE_S, ENDLESS_S = 25.0, 6.0
 Built = Callable[[Candidate], Path]
+Outcome = tuple[str, str]
 
 
-def run(library: Path, deadline_s: float = DEADLINE_S) -> children.Child:
-    """Three launches of a kernel that passes x on."""
+def run(library: Path, deadline_s: float = DEADLINE_S) -> Outcome:
+    """What comes of three launches of a kernel that passes x on, and what is said of it."""
     arguments = {"library": str(library), "launches": 3}
-    return children.run("defective", arguments, deadline_s=deadline_s)
-
-
-def outcome(child: children.Child) -> tuple[str, str]:
-    """What came of a child, and what is said of it."""
+    child = children.run("defective", arguments, deadline_s=deadline_s)
     if child.trouble:
         return ("report" if child.of("report") else "stopped"), child.trouble
     wrong = str(child.of("result")[0]["wrong"])
     return ("wrong" if wrong else "right"), wrong
 
 
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, built: Built) -> dict[Defect, Future[list[Outcome]]]:
+    """The outcome of every defective kernel, and of the good one in the turn after it.
+
+    All run before the first test that asks: while one has the GPUs the next ones get ready.
+    """
+
+    def both(defect: Defect) -> list[Outcome]:
+        deadline = ENDLESS_S if defect.outcome == "stopped" else DEADLINE_S
+        first = run(built(defect.candidate()), deadline)
+        return [first, run(built(source(defect.kernel)))]
+
+    defects = selected(request.session.items, "defect", Defect)
+    with ThreadPoolExecutor(READY_AT_ONCE) as pool:
+        return {defect: pool.submit(both, defect) for defect in defects}
+
+
 @pytest.mark.parametrize("kernel", ["ring", "raw_ring"])
 def test_without_a_defect_it_is_right(kernel: str, built: Built) -> None:
-    assert outcome(run(built(source(kernel)))) == ("right", "")
+    assert run(built(source(kernel))) == ("right", "")
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
-def test_a_defect_is_reported_and_harms_nobody_else(defect: Defect, built: Built) -> None:
-    deadline = ENDLESS_S if defect.outcome == "stopped" else DEADLINE_S
-    kind, text = outcome(run(built(defect.candidate()), deadline))
+def test_a_defect_is_reported_and_harms_nobody_else(
+    defect: Defect, outcomes: dict[Defect, Future[list[Outcome]]]
+) -> None:
+    (kind, text), afterwards = outcomes[defect].result()
     assert kind == defect.outcome, text
     assert re.search(defect.evidence, text), text
-    assert outcome(run(built(source(defect.kernel)))) == ("right", "")
+    assert afterwards == ("right", "")

@@ -1,4 +1,4 @@
-"""Shipped kernels on four GPUs: right, the same bits every time, and what the simulator computes.
+"""Shipped kernels and the raw examples on four GPUs: right, and the same bits every time.
 
 One child process per kernel does it all (checks.examine); the tests read what it found.
 """
@@ -9,10 +9,10 @@ import pytest
 
 from tests.gpu import children
 from tests.gpu.conftest import CHECKED, SIMULATED, STRESSED
-from tests.gpu.kernels import WORLD, Kernel, all_kernels
+from tests.gpu.kernels import EXAMPLES, WORLD, Kernel, all_kernels
 
-KERNELS = [pytest.param(kernel, id=str(kernel)) for kernel in all_kernels()]
-pytestmark = pytest.mark.parametrize("kernel", KERNELS)
+SHIPPED = [pytest.param(kernel, id=str(kernel)) for kernel in all_kernels()]
+KERNELS = [*SHIPPED, *(pytest.param(kernel, id=str(kernel)) for kernel in EXAMPLES)]
 Examined = Callable[[Kernel], children.Child]
 
 
@@ -24,6 +24,7 @@ def found(child: children.Child, event: str, shape: str) -> str:
     return f"not reached: {child.trouble or 'no such event'}\n{child.stderr[-2000:]}"
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", [*CHECKED, "full"])
 def test_right_and_deterministic(kernel: Kernel, shape: str, examined: Examined) -> None:
     """Within the problem's tolerance for every seed; a seed has the same bits every time."""
@@ -35,6 +36,7 @@ def test_right_and_deterministic(kernel: Kernel, shape: str, examined: Examined)
     assert found(examined(kernel), "shape", shape) == ""
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", STRESSED)
 @pytest.mark.parametrize("event", ["back to back", "skewed"])
 def test_a_thousand_launches(kernel: Kernel, event: str, shape: str, examined: Examined) -> None:
@@ -42,6 +44,7 @@ def test_a_thousand_launches(kernel: Kernel, event: str, shape: str, examined: E
     assert found(examined(kernel), event, shape) == ""
 
 
+@pytest.mark.parametrize("kernel", SHIPPED)
 @pytest.mark.parametrize("shape", SIMULATED)
 def test_the_same_source_gives_the_same_in_the_simulator(
     kernel: Kernel, shape: str, examined: Examined
