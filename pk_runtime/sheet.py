@@ -204,7 +204,8 @@ class Sheet:
 
 def sheet_names() -> tuple[str, ...]:
     """Names of the sheets the project ships."""
-    return tuple(sorted(path.stem for path in _SHEETS.glob("*.toml")))
+    # A sheet may have a `<name>.dispatch.toml` beside it (gpu/dispatch_table.py).
+    return tuple(sorted(p.stem for p in _SHEETS.glob("*.toml") if "." not in p.stem))
 
 
 @functools.cache

@@ -44,6 +44,10 @@ class LaunchError(RuntimeError):
     """The kernel refused these shapes, or the driver refused the launch."""
 
 
+class RefusedError(LaunchError):
+    """The kernel's setup() refused these tensors: the same on every rank, before anything runs."""
+
+
 class DeviceError(RuntimeError):
     """A kernel gave up on a device. `reports` says who waited for what, or which tile was wrong."""
 
@@ -108,7 +112,7 @@ class _Setup:
         if self.error is not None:
             raise self.error
         if refused:
-            raise LaunchError(message.value.decode(errors="replace"))
+            raise RefusedError(message.value.decode(errors="replace"))
 
     def _tensor(
         self,
