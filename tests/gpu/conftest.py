@@ -31,14 +31,13 @@ def needs_gpus() -> None:
 
 def selected(items: list[pytest.Item], parameter: str, kind: type[T]) -> tuple[T, ...]:
     """The values of a parameter that the tests to be run have."""
-    values = (
-        item.callspec.params[parameter]
-        for item in items
-        if isinstance(item, pytest.Function)
-        and hasattr(item, "callspec")
-        and isinstance(item.callspec.params.get(parameter), kind)
-    )
-    return tuple(dict.fromkeys(values))
+    found: dict[T, None] = {}
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        value = callspec.params.get(parameter) if callspec is not None else None
+        if isinstance(value, kind):
+            found[value] = None
+    return tuple(found)
 
 
 @pytest.fixture(scope="session")
