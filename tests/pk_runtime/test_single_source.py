@@ -33,6 +33,8 @@ def _has_tools() -> bool:
 
 KERNELS = (*shipped_names(), *sorted(path.stem for path in SOURCES.glob("*.cu")))
 MULTIPLYING = {name for name in KERNELS if "mma" in _candidate(name).source or "gemm" in name}
+# Kernels without shared memory move slabs; they have nothing for the bulk copy engine.
+THROUGH_REGISTERS = {name for name in KERNELS if "struct shared" not in _candidate(name).source}
 
 needs_nvcc = pytest.mark.skipif(not _has_tools(), reason="there is no nvcc here, or no cuobjdump")
 
@@ -62,8 +64,8 @@ def test_compiles_for_the_simulator(name: str, compiler: Compiler) -> None:
 def test_machine_code(name: str, compiler: Compiler) -> None:
     cubin = compiler.cubin(_candidate(name))
     found = opcodes(cubin)
-    assert found["UTMALDG"], "no bulk tensor load"
-    assert found["UTMASTG"], "no bulk tensor store"
+    assert found["UTMALDG"] or name in THROUGH_REGISTERS, "no bulk tensor load"
+    assert found["UTMASTG"] or name in THROUGH_REGISTERS, "no bulk tensor store"
     assert bool(found["HGMMA"]) == (name in MULTIPLYING)
     assert not found["HMMA"]
     log = cubin.with_suffix(".log").read_text(encoding="utf-8")
