@@ -64,7 +64,11 @@ class functional final : public machine {
     issue(std::move(op));
   }
 
-  double load_slab(fiber&, const tile_ref& v, const tensor_ref& src, coord at) override {
+  double load_slab(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) override {
+    if (!eager_ && chance(between_loads)) {  // others may come between two loads
+      ready(f, 0);
+      yield(f);
+    }
     copy_in(v, src, at);
     return 0;
   }
@@ -154,6 +158,7 @@ class functional final : public machine {
     }
   }
 
+  static constexpr double between_loads = 0.25;
   std::mt19937_64 random_;
   bool eager_;
   double land_now_;
