@@ -13,7 +13,7 @@ _ALLOW, _KILL_PROCESS, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
-_CLONE, _CLONE3, _SOCKET = 56, 435, 41
+_CLONE, _CLONE3, _SOCKET, _PRLIMIT64 = 56, 435, 41, 302
 _CLONE_NEW_FLAGS = 0x7E020080  # every CLONE_NEW*: mount, cgroup, uts, ipc, user, pid, net, time
 _SOCKET_FAMILIES = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16}
 
@@ -24,7 +24,7 @@ DENIED = {
     # namespaces and mounts, old and new interface
     "unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
-    "fspick": 433, "mount_setattr": 442, "open_by_handle_at": 304,
+    "fspick": 433, "mount_setattr": 442, "open_tree_attr": 467, "open_by_handle_at": 304,
     # kernel surface that nothing here needs
     "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "io_uring_setup": 425,
     "io_uring_enter": 426, "io_uring_register": 427, "keyctl": 250, "add_key": 248,
@@ -59,6 +59,12 @@ def program() -> bytes:
         _line(_JUMP_EQUAL, _CLONE, no=4),
         _line(_LOAD, _FIRST_ARGUMENT_AT),
         _line(_JUMP_ANY_BIT, _CLONE_NEW_FLAGS, no=1),
+        denied,
+        _returning(_ALLOW),
+        # limits of its own, not of the sandbox's first process, which has the same user
+        _line(_JUMP_EQUAL, _PRLIMIT64, no=4),
+        _line(_LOAD, _FIRST_ARGUMENT_AT),
+        _line(_JUMP_EQUAL, 0, yes=1),
         denied,
         _returning(_ALLOW),
         _line(_JUMP_EQUAL, _SOCKET, no=len(_SOCKET_FAMILIES) + 3),

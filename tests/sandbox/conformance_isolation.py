@@ -225,6 +225,24 @@ def other_processes(executor: Executor, folder: Path) -> None:
 
 
 @isolated
+def the_first_process_cannot_be_touched(executor: Executor, folder: Path) -> None:
+    """It tells how the command ended: who could make it fail could blame the judge."""
+    for action in (
+        "resource.prlimit(1, resource.RLIMIT_AS, (0, 0))",
+        "os.kill(1, 9); raise OSError",  # taken, and without effect
+        "os.kill(1, 2); raise OSError",
+        "open('/proc/1/mem', 'rb').read(1)",
+        "open('/proc/sys/kernel/core_pattern', 'w').write('x')",
+        "open('/proc/sys/user/max_user_namespaces', 'w').write('1')",
+        "open('/proc/sysrq-trigger', 'w').write('h')",
+    ):
+        done = run(executor, folder, attempt(action, "os, resource"))
+        assert (done.stdout, done.exit_code) == (b"denied\n", 0), action
+    own = "resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))"
+    assert run(executor, folder, attempt(own, "os, resource")).stdout == b"allowed\n"
+
+
+@isolated
 def no_secret_in_any_environment(executor: Executor, folder: Path) -> None:
     source = """
 import os
