@@ -44,23 +44,32 @@ class Serving(Protocol):
 
 
 def serve(channel: Channel, program: Serving, *, idle_s: float, files: int = 32) -> None:
-    """Serves until the other end closes, says "exit", or has been silent for `idle_s`."""
-    while True:
-        try:
-            message = channel.receive(timeout_s=idle_s, files=files)
-        except ChannelError:
-            return
-        name = message.body.get("do")
-        if not isinstance(name, str) or name == "exit":
-            message.close()
-            return
-        reply = _answered(program, name, message)
-        try:
-            channel.send(reply.fields, reply.files, timeout_s=SEND_S)
-        except (ChannelError, ValueError):
-            return
-        finally:
-            close_files(reply.files)
+    """Serves until the other end closes, says "exit", or has been silent for `idle_s`; closes."""
+    try:
+        while _served(channel, program, idle_s, files):
+            pass
+    finally:
+        channel.close()
+
+
+def _served(channel: Channel, program: Serving, idle_s: float, files: int) -> bool:
+    """Serves one command; whether there may be another."""
+    try:
+        message = channel.receive(timeout_s=idle_s, files=files)
+    except ChannelError:
+        return False
+    name = message.body.get("do")
+    if not isinstance(name, str) or name == "exit":
+        message.close()
+        return False
+    reply = _answered(program, name, message)
+    try:
+        channel.send(reply.fields, reply.files, timeout_s=SEND_S)
+    except (ChannelError, ValueError):
+        return False
+    finally:
+        close_files(reply.files)
+    return True
 
 
 def _answered(program: Serving, name: str, message: Message) -> Reply:

@@ -1,5 +1,6 @@
-"""The judge of GPUs without GPUs: real workers (gloo, memory of the host), stand-ins for runners."""
+"""The judge of GPUs without GPUs: real workers on host memory, stand-ins for runners."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pk_runtime.sheet import Sheet, load_sheet
 from sandbox.gpu.group import RunnerGroup, unprotected
 from sandbox.gpu.pool import GpuPool
 
@@ -14,6 +16,16 @@ WORLD = 2
 STAND_IN = (sys.executable, "-S", "-m", "tests.sandbox.gpu.stand_in")
 
 Runners = Callable[[str], RunnerGroup]
+
+
+def small_cache(*, nvlink: float = 450.0) -> Sheet:
+    """A machine with a small cache, so that few sets go beyond it."""
+    real = load_sheet("h200x4")
+    return dataclasses.replace(
+        real,
+        chip=dataclasses.replace(real.chip, l2_bytes=1 << 20),
+        peaks=dataclasses.replace(real.peaks, nvlink_gb_per_s=nvlink),
+    )
 
 
 @pytest.fixture(scope="session")

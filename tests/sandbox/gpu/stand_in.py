@@ -113,7 +113,7 @@ class StandIn:
         if self._does == "deadlock in a burst" and burst > 1:
             raise Refused("cuStreamQuery: CUDA_ERROR_LAUNCH_FAILED", reports=[WAIT])
         if self._does == "illegal address":
-            if self._rank == 2:
+            if self._rank == 1:
                 raise Refused("cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS: a kernel touched memory")
             raise Refused("x", reports=[FOLLOWS.format(rank=self._rank)])
         if self._does == "die" and self._rank == 1:

@@ -1,30 +1,18 @@
 """The bench stage with real workers and runners that cheat: the clock is the judge's."""
 
-import dataclasses
-
 import pytest
 
-from pk_runtime.sheet import Sheet, load_sheet
+from pk_runtime.sheet import Sheet
 from problems.description import describe
 from problems.registry import get
 from sandbox.gpu.bench import Bench
 from sandbox.gpu.pool import GpuPool
 from sandbox.stages import StageFailed
 from sandbox.verdict import Timing
-from tests.sandbox.gpu.conftest import WORLD, Runners
+from tests.sandbox.gpu.conftest import WORLD, Runners, small_cache
 from tests.sandbox.gpu.stand_in import LAUNCH_S
 
 SHAPE = "m1024n1024"
-
-
-def sheet(*, nvlink: float = 450.0) -> Sheet:
-    """A machine with a small cache, so that few sets go beyond it."""
-    real = load_sheet("h200x4")
-    return dataclasses.replace(
-        real,
-        chip=dataclasses.replace(real.chip, l2_bytes=1 << 20),
-        peaks=dataclasses.replace(real.peaks, nvlink_gb_per_s=nvlink),
-    )
 
 
 def bench(pool: GpuPool, runners: Runners, does: str, machine: Sheet) -> Timing:
@@ -34,8 +22,9 @@ def bench(pool: GpuPool, runners: Runners, does: str, machine: Sheet) -> Timing:
     return timing
 
 
+@pytest.mark.slow
 def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> None:
-    timing = bench(pool, runners, "right", sheet())
+    timing = bench(pool, runners, "right", small_cache())
     assert timing.kind == "measured"
     assert timing.candidate_us >= LAUNCH_S * 1e6
     assert timing.speedup == pytest.approx(timing.baseline_us / timing.candidate_us)
@@ -49,6 +38,7 @@ def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> N
     assert timing.detail["achieved"]["nvlink_gb_per_s"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "status", "words"),
     [
@@ -61,20 +51,22 @@ def test_timed_launches_are_checked(
     does: str, status: str, words: str, pool: GpuPool, runners: Runners
 ) -> None:
     with pytest.raises(StageFailed) as caught:
-        bench(pool, runners, does, sheet())
+        bench(pool, runners, does, small_cache())
     assert caught.value.status == status
     assert words in caught.value.evidence["summary"]
 
 
+@pytest.mark.slow
 def test_faster_than_the_machine_is_rejected(pool: GpuPool, runners: Runners) -> None:
     with pytest.raises(StageFailed) as caught:
-        bench(pool, runners, "right", sheet(nvlink=1e-3))
+        bench(pool, runners, "right", small_cache(nvlink=1e-3))
     assert caught.value.status == "rejected"
     assert "below the roofline" in caught.value.evidence["summary"]
 
 
+@pytest.mark.slow
 def test_a_latency_that_the_clock_contradicts_is_left_out(pool: GpuPool, runners: Runners) -> None:
-    timing = bench(pool, runners, "forged latency", sheet())
+    timing = bench(pool, runners, "forged latency", small_cache())
     assert "candidate" not in timing.detail["latency"]
     assert "does not go with" in timing.detail["latency"]["left_out"]
     assert timing.candidate_us >= LAUNCH_S * 1e6
