@@ -9,7 +9,7 @@ from dataclasses import dataclass
 ABI_VERSION = 2
 FOUND, UNKNOWN, OTHER_DIRECTION = range(3)
 MOST_DIMS = 8
-ROLES = ("loader", "consumer", "storer", "communicator")
+ROLES = ("loader", "consumer", "storer", "communicator", "runtime", "kernel")
 TIMEOUT_OFFSET, FAILURES_OFFSET = 16, 24  # in struct launch
 
 
@@ -85,7 +85,7 @@ _WAITS = {1: "a free slot", 2: "data", 5: "rank {slot} to enter", 6: "rank {slot
 
 def describe(failure: Failure, bound: dict[int, Bound]) -> str:
     """The record in words, as the simulator's reports say it."""
-    role = ROLES[failure.role] if 0 <= failure.role < len(ROLES) else "runtime"
+    role = ROLES[failure.role] if 0 <= failure.role < len(ROLES) else "somebody"
     who = f"rank {failure.rank} block {failure.block} {role} (launch {failure.epoch})"
     what = bound.get(failure.object, Bound("object", f"#{failure.object}"))
     waited = f"after {failure.waited_ns / 1e9:.3g} s"

@@ -60,7 +60,7 @@ DEFECTS = (
     Defect("tile out of range", "ring", "pipe.load(x, g.x, {0, 0});",
            "pipe.load(x, g.x, {3, 0});", "report", r"loader .*'x' at .* is out of range"),
     Defect("dropped signal", "raw_ring", _RAW_SIGNAL, "", "report",
-           r"rank \d block 0 .*waits for signal 'ready' slot 0: expected 1, seen 0"),
+           r"rank \d block 0 kernel .*waits for signal 'ready' slot 0: expected 1, seen 0"),
     Defect("wrong count", "raw_ring", _RAW_WAIT, _RAW_WAIT.replace("epoch + 1", "epoch + 2"),
            "report", r"waits for signal 'ready' slot 0: expected 2, seen 1"),
     Defect("wrong slot", "raw_ring", _RAW_WAIT, _RAW_WAIT.replace("0, epoch", "5, epoch"),

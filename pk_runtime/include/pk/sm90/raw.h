@@ -71,12 +71,13 @@ class self {
   PK_DEVICE control& control_of(int rank) const { return *reinterpret_cast<control*>(run_.controls[rank]); }
   PK_DEVICE std::uint64_t timeout_ns() const { return run_.timeout_ns; }
 
-  // Ends this GPU's kernel with a record of why; `describe` fills in its part of it.
+  // Ends this GPU's kernel with a record of why; `describe` fills in its part of it. The role behind the last
+  // one is a raw kernel.
   template <class Describe>
   PK_DEVICE void stop(sm90::failure_kind kind, Describe describe) const {
     if (run_.failures != nullptr) {
       sm90::failure& f = run_.failures[block() % records_ * 4];
-      f.rank = rank(), f.block = block(), f.role = int(sm90::role::none), f.epoch = int(epoch());
+      f.rank = rank(), f.block = block(), f.role = int(sm90::role::none) + 1, f.epoch = int(epoch());
       describe(f);
       __threadfence_system();
       f.kind = int(kind);  // last: a record with a kind is whole
@@ -258,13 +259,15 @@ struct call {
   raw::self self;
 };
 
+template <class...> struct types {};
+
 // Starts a kernel whose blocks wait for each other or for peers: refused, instead of hanging, if they cannot
 // all be resident. Other kernels may have any grid: kernel<<<grid, threads, shared, at.stream>>>(...).
 template <class... Parameters, class... Arguments>
 void start(const call& at, void (*kernel)(Parameters...), dim3 grid, dim3 threads, int shared_bytes,
            const Arguments&... arguments) {
-  static_assert((std::is_same_v<std::remove_cv_t<Parameters>, Arguments> && ...),
-                "start() takes exactly the types of the kernel's parameters");
+  static_assert(std::is_same_v<types<std::remove_cv_t<Parameters>...>, types<Arguments...>>,
+                "raw::start takes one argument for each parameter of the kernel, of exactly its type");
   const auto function = reinterpret_cast<const void*>(kernel);
   const cudaError_t allowed = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (allowed != cudaSuccess) throw launch_failed{allowed};

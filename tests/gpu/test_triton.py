@@ -1,0 +1,37 @@
+"""Triton's peers on GPUs: the programs that run in the interpreter too, and the five patterns."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is an optional dependency")
+
+from tests.pk_runtime.triton_world import CHECKS, ROOT, run
+
+GPUS = torch.cuda.device_count()
+pytestmark = pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs, there are {GPUS}")
+
+
+def test_the_programs_of_the_interpreter_give_the_same_on_gpus() -> None:
+    ranks = min(GPUS, 4)
+    results = run(*CHECKS, ranks=ranks, interpret=False, timeout_s=5.0)
+    for program, check in CHECKS.items():
+        check(results[program])
+
+
+def test_the_five_patterns_are_right_and_timed_eager_and_in_a_graph(tmp_path: Path) -> None:
+    out = tmp_path / "patterns.json"
+    command = [sys.executable, "-m", "pk_runtime.triton.examples", "--sizes", "1024"]
+    done = subprocess.run(
+        [*command, "--ranks", str(min(GPUS, 4)), "--json", str(out)],
+        cwd=ROOT, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    patterns = json.loads(out.read_text())["patterns"]
+    assert len(patterns) == 7
+    for found in patterns.values():
+        assert {"eager_us", "graph_us", "error"} == set(found["1024"])
