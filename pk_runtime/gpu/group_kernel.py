@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pk_runtime.gpu.rank_kernel import LaunchError, RankKernel
+from pk_runtime.gpu.rank_kernel import TIMEOUT_S, LaunchError, RankKernel
 from pk_runtime.gpu.symmetric import SymmetricHeap
 from pk_runtime.interface import Interface, InterfaceError, TensorShape
 
@@ -29,7 +29,7 @@ class GroupKernel:
         *,
         name: str = "kernel",
         identity: str = "",
-        timeout_s: float = 5.0,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.library, self.heap, self.interface = library, heap, interface
         self.name, self.identity = name, identity or _content(library)

@@ -30,6 +30,8 @@ from pk_runtime.interface import TensorShape
 
 __all__ = ["DeviceError", "LaunchError", "RankKernel"]
 
+# Of a wait in a kernel: ranks of a job may be this far apart.
+TIMEOUT_S = 60.0
 _KEPT = 64  # sets of arguments, one for each set of addresses seen lately
 _POLL_S = 0.0005
 
@@ -64,7 +66,7 @@ class RankKernel:
         outputs: Mapping[str, TensorShape],
         *,
         identity: str = "",
-        timeout_s: float = 5.0,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.heap, self.inputs, self.outputs = heap, dict(inputs), dict(outputs)
         self._specs = {**self.inputs, **self.outputs}
@@ -151,7 +153,7 @@ class RankKernel:
         """What this rank's blocks wrote before they gave up, in words."""
         return self._binding.failures()
 
-    def synchronize(self, timeout_s: float = 60.0) -> None:
+    def synchronize(self, timeout_s: float = 2 * TIMEOUT_S) -> None:
         """Returns when the current stream has done its work.
 
         DeviceError, with the reports, if a kernel gave up or is not done in time; the process's GPU
