@@ -85,7 +85,7 @@ _WAITS = {1: "a free slot", 2: "data", 5: "rank {slot} to enter", 6: "rank {slot
 
 def describe(failure: Failure, bound: dict[int, Bound]) -> str:
     """The record in words, as the simulator's reports say it."""
-    role = ROLES[failure.role] if 0 <= failure.role < len(ROLES) else "somebody"
+    role = ROLES[failure.role] if 0 <= failure.role < len(ROLES) else "runtime"
     who = f"rank {failure.rank} block {failure.block} {role} (launch {failure.epoch})"
     what = bound.get(failure.object, Bound("object", f"#{failure.object}"))
     waited = f"after {failure.waited_ns / 1e9:.3g} s"
