@@ -191,7 +191,7 @@ def rank(
     exporter: Talk,
     turn: threading.Lock,
 ) -> str:
-    """CUDA in a session, memory of a process outside mapped in it, and the end of a busy one."""
+    """CUDA in a session, memory of a process outside mapped in it, and its end by force."""
     with inside(executor, devices) as (talk, session):
         said = works(talk, device)
         with turn:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -55,6 +56,9 @@ def attempts(facts: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "more processes than allowed": lambda: _forks(facts["processes"] + 8),
         "processes within the limit": lambda: _forks(4),
         "sight of other processes": _others,
+        "limits of the first process": lambda: resource.prlimit(1, resource.RLIMIT_CORE),
+        "limits of its own": lambda: resource.prlimit(0, resource.RLIMIT_CORE),
+        "settings of the kernel": lambda: open("/proc/sys/kernel/hostname", "a").close(),
     }
 
 
