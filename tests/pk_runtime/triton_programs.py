@@ -1,5 +1,5 @@
-"""Programs of one rank for test_triton.py, each with its kernels: `python FILE PROGRAM RANK RANKS
-FOLDER` joins the others, runs the function of that name and prints what it returns as JSON."""
+"""Programs of one rank, each with its kernels, for triton_world.py, which starts this file: it
+joins the other ranks, calls the functions of the names given and prints what they return."""
 
 import importlib
 import json
@@ -82,22 +82,35 @@ def _add_one(x, bases):
 
 
 def atomics(peers: pk.Peers) -> Any:
-    """Each atomic on rank 0's memory, done by rank 1; sums of 16 bits are refused."""
+    """Each atomic on rank 0's memory, done by rank 1."""
     x = peers.empty((24,), torch.int32)
-    half = peers.empty((1,), torch.float16)
-    old = torch.zeros(9, dtype=torch.int32)
+    old = torch.zeros(9, dtype=torch.int32, device=peers.device)
     if peers.rank == 0:
         x[:9] = torch.tensor([1, 2, 3, 4, 5, 6, 7, 3, 3])
     peers.barrier()
-    refusal = ""
     if peers.rank == 1:
         _atomics[(1,)](x, old, peers.bases)
+    peers.barrier()
+    return {"x": x.tolist(), "old": old.tolist()}
+
+
+def half(peers: pk.Peers) -> Any:
+    """A sum of 16 bits on rank 0's memory, which a CPU cannot do."""
+    x = peers.empty((1,), torch.float16)
+    refusal = ""
+    if peers.rank == 1:
         try:
-            _add_one[(1,)](half, peers.bases)
+            _add_one[(1,)](x, peers.bases)
         except Exception as error:  # noqa: BLE001  the interpreter's own class, in every version
             refusal = str(error)
     peers.barrier()
-    return {"x": x.tolist(), "old": old.tolist(), "half": half.item(), "refusal": refusal}
+    return {"value": x.item(), "refusal": refusal}
+
+
+@triton.jit
+def _narrow(x, bases):
+    own = pk.rank(bases)
+    pk.atomic_add(x, 1, bases, own, own, scope="gpu")
 
 
 @triton.jit
@@ -145,7 +158,7 @@ def messages(peers: pk.Peers) -> Any:
     """A ring in which each rank sends and takes one message a round, without any barrier."""
     inbox = peers.empty((64,), torch.int32)
     arrived, taken = peers.empty((1,), torch.int32), peers.empty((1,), torch.int32)
-    bad = torch.full((ROUNDS,), -1, dtype=torch.int32)
+    bad = torch.full((ROUNDS,), -1, dtype=torch.int32, device=peers.device)
     _pass_on[(1,)](inbox, arrived, taken, bad, peers.bases, ROUNDS)
     peers.barrier()
     peers.check()
@@ -168,6 +181,8 @@ def barriers(peers: pk.Peers) -> Any:
     """Barriers back to back, with a rank that is late by turns; and their number."""
     x = peers.empty((peers.world_size,), torch.int32)
     wrong = 0
+    before = torch.zeros(1, dtype=torch.int32, device=peers.device)
+    _epoch[(1,)](before, peers.bases)
     for number in range(1, ROUNDS + 1):
         if number % peers.world_size == peers.rank:
             time.sleep(0.005)
@@ -175,9 +190,9 @@ def barriers(peers: pk.Peers) -> Any:
         peers.barrier()
         wrong += sum(value != number for value in x.tolist())
         peers.barrier()
-    epoch = torch.zeros(1, dtype=torch.int32)
-    _epoch[(1,)](epoch, peers.bases)
-    return {"wrong": wrong, "epoch": epoch.item()}
+    after = torch.zeros(1, dtype=torch.int32, device=peers.device)
+    _epoch[(1,)](after, peers.bases)
+    return {"wrong": wrong, "epochs": int(after.item()) - before.item()}
 
 
 @triton.jit
@@ -194,7 +209,7 @@ def _publish(flags, slot, value, bases):
 def timeouts(peers: pk.Peers) -> Any:
     """Rank 1 waits for flags of which nobody raises some: the kernel ends, with a report."""
     flags = peers.workspace("turns", (100,), torch.int32)
-    came = torch.full((100,), -1, dtype=torch.int32)
+    came = torch.full((100,), -1, dtype=torch.int32, device=peers.device)
     if peers.rank == 0:
         for slot, value in ((0, 7), (0, 5), (2, 9)):  # a lower value changes nothing
             _publish[(1,)](flags, slot, value, peers.bases)
@@ -238,8 +253,8 @@ def patterns(peers: pk.Peers) -> Any:
         cases.append((64, 32 * ranks, 64, torch.float16))
     for m, n, k, dtype in cases:
         generator = torch.Generator().manual_seed(m)
-        a = torch.randn(m, k, generator=generator).to(dtype)
-        b = (torch.randn(k, n, generator=generator) / k**0.5).to(dtype)
+        a = torch.randn(m, k, generator=generator).to(peers.device, dtype)
+        b = (torch.randn(k, n, generator=generator) / k**0.5).to(peers.device, dtype)
         wanted = a.double() @ b.double()
         own = b[:, peers.rank * n // ranks :][:, : n // ranks].contiguous()
         c = peers.empty((m, n), dtype)
@@ -256,13 +271,13 @@ def patterns(peers: pk.Peers) -> Any:
 
 
 if __name__ == "__main__":
-    name, rank, ranks, folder, timeout_s = sys.argv[1:]
+    rank, ranks, folder, timeout_s, *names = sys.argv[1:]
     joined = pk.join(
         *(Path(folder), int(rank), int(ranks)),
         heap_bytes=1 << 20,
         timeout_s=float(timeout_s),
-        deadline_s=30,
+        deadline_s=60,
     )
-    result = globals()[name](joined)
+    results = {name: globals()[name](joined) for name in names}
     joined.close()
-    sys.stdout.write(json.dumps(result))
+    sys.stdout.write(json.dumps(results))
