@@ -49,13 +49,17 @@ class Session:
             raise TimeoutError(f"the sandboxed process still runs after {timeout_s:g} s")
         return self._outcome()
 
+    def stop(self) -> None:
+        """Asks for the end of the whole sandbox and does not wait: several then end together."""
+        self._watch.stop.set()
+
     def kill(self) -> Completed:
         """Ends the whole sandbox and waits until nothing of it is left.
 
         A session that had ended keeps its outcome; otherwise it ended by SIGKILL. SandboxFault when
         the kernel does not end a process within a minute, or when the sandbox had failed.
         """
-        self._watch.stop.set()
+        self.stop()
         self._thread.join(_KILL_S)
         if self._thread.is_alive():
             raise SandboxFault(f"the sandbox did not end within {_KILL_S:g} s of being killed")
@@ -70,7 +74,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._watch.stop.set()
+        self.stop()
         self._thread.join(_KILL_S)
 
     def _outcome(self) -> Completed:

@@ -253,6 +253,22 @@ def test_kill_ends_everything_and_says_so(start: Start, folder: Path) -> None:
     assert not left_groups(os.getpid())
 
 
+def test_several_sessions_end_together(start: Start) -> None:
+    begun = [start(ECHO) for _ in range(4)]
+    for _, channel in begun:
+        channel.sendall(b"up")
+        assert channel.recv(100) == b"echo up"
+    for session, _ in begun[:3]:
+        session.stop()
+    for session, channel in begun[:3]:
+        assert session.wait(ANSWER_S).signal == signal.SIGKILL
+        assert channel.recv(1) == b""
+    last, channel = begun[3]
+    channel.sendall(b"still up")  # the control: nobody stopped this one
+    assert channel.recv(100) == b"echo still up"
+    assert last.poll() is None
+
+
 @pytest.mark.parametrize("moment_s", [0.0, 0.02, 0.05])
 def test_kill_at_any_moment_of_the_start(start: Start, moment_s: float) -> None:
     session, channel = start("import time; time.sleep(600)")
