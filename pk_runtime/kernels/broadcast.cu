@@ -31,6 +31,7 @@ struct broadcast {
   static void setup(host& h, args& g) {
     h.input("x", g.x);
     h.output("y", g.y);
+    h.require(h.world() > 1, "a broadcast needs two ranks");
     h.signals("there", g.there, g.tiles(), 1);
   }
 

@@ -28,16 +28,18 @@ struct reducescatter_ll {
   PK_ROLE communicator(team self, const args& g, comm_shared&) {
     for (int t : self.tasks(g.tasks())) {
       int row = t / g.across(), col = t % g.across();
-      slab_sum<bf16, part::rows, part::cols, warpgroups> sum;
-      part v;
-      for (int i = 1; i <= self.world(); ++i) {  // the own part last
-        int owner = (self.rank() + i) % self.world();
-        load(self, v, g.x, {owner, row, col});
-        if (owner != self.rank()) post(self, g.box, owner, t, v);
+      part own, sent[3];
+      load(self, own, g.x, {self.rank(), row, col});
+      for (int first = 1; first < self.world(); first += 3) {  // three loads are under way at a time
+        for (int i = 0; i < 3; ++i)
+          if (first + i < self.world()) load(self, sent[i], g.x, {(self.rank() + first + i) % self.world(), row, col});
+        for (int i = 0; i < 3; ++i)
+          if (first + i < self.world()) post(self, g.box, (self.rank() + first + i) % self.world(), t, sent[i]);
       }
-      take_sum(self, sum, g.box, t, v);
-      convert(self, v, sum);
-      store(self, g.y, {row, col}, v);
+      slab_sum<bf16, part::rows, part::cols, warpgroups> sum;
+      take_sum(self, sum, g.box, t, own);
+      convert(self, own, sum);
+      store(self, g.y, {row, col}, own);
     }
   }
 };
