@@ -69,6 +69,7 @@ class RankKernel:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.heap, self.inputs, self.outputs = heap, dict(inputs), dict(outputs)
+        self.device = heap.torch_device
         self._specs = {**self.inputs, **self.outputs}
         loaded = Library(library)
         plan = loaded.plan(
@@ -93,7 +94,7 @@ class RankKernel:
             for key, (shape, dtype) in self._specs.items()
             if key in plan.shared
         }
-        with torch.cuda.device(heap.device):
+        with torch.cuda.device(self.device):
             self._binding = Binding(
                 *(library, heap.rank, heap.world_size, self._homes, frozenset(outputs)),
                 lambda kind, key, rank: pointers[rank] + offsets[kind, key],
@@ -122,11 +123,11 @@ class RankKernel:
     ) -> Callable[[], dict[str, torch.Tensor]]:
         """A call on these very tensors, prepared: only copies and the launch are left to do."""
         given = dict(outputs or {})
-        with torch.cuda.device(self.heap.device):
+        with torch.cuda.device(self.device):
             results = {key: given.pop(key, None) for key in self.outputs}
             for key, (shape, dtype) in self.outputs.items():
                 if results[key] is None:
-                    results[key] = torch.empty(shape, dtype=dtype, device="cuda")
+                    results[key] = torch.empty(shape, dtype=dtype, device=self.device)
             made = {key: tensor for key, tensor in results.items() if tensor is not None}
             self._check({**inputs}, self.inputs, "input")
             self._check({**made, **given}, self.outputs, "output")
@@ -136,7 +137,7 @@ class RankKernel:
         after = [(made[k], p.stage) for k, p in places.items() if k in made]
 
         def call() -> dict[str, torch.Tensor]:
-            with torch.cuda.device(self.heap.device):
+            with torch.cuda.device(self.device):
                 stream = self._ordered()
                 for stage, tensor in before:
                     if stage is not None:
@@ -159,7 +160,7 @@ class RankKernel:
         DeviceError, with the reports, if a kernel gave up or is not done in time; the process's GPU
         context is then lost: start new processes, on every rank.
         """
-        stream = torch.cuda.current_stream(self.heap.device)
+        stream = torch.cuda.current_stream(self.device)
         deadline = time.monotonic() + timeout_s
         try:
             while not stream.query():
@@ -212,10 +213,9 @@ class RankKernel:
                     f"{side} {key!r} is {list(tensor.shape)} {tensor.dtype}; this kernel was made "
                     f"for {list(shape)} {dtype}"
                 )
-            if tensor.device.type != "cuda" or tensor.device.index != self.heap.device:
+            if tensor.device != self.device:
                 raise ValueError(
-                    f"{side} {key!r} is on {tensor.device}, and this rank's device is "
-                    f"cuda:{self.heap.device}"
+                    f"{side} {key!r} is on {tensor.device}, and this rank's device is {self.device}"
                 )
 
     def _place(self, key: str, tensor: torch.Tensor) -> _Place:

@@ -88,6 +88,11 @@ class SymmetricHeap:
         self._buffers: dict[str, SymmetricBuffer] = {}
         self._names = 0
 
+    @property
+    def torch_device(self) -> torch.device:
+        """This rank's device as torch names it."""
+        return torch.device("cuda", self.device)
+
     @staticmethod
     def join(
         folder: Path, rank: int, world_size: int, device: int, deadline_s: float = DEADLINE_S
