@@ -110,12 +110,14 @@ def test_a_narrower_scope_is_taken_as_given() -> None:
         ("bulk_synchronous", "all_gather", 16),
         ("producer_consumer", "produce", 16),
         ("producer_consumer", "consume", 3 * 8),  # to three peers, half a tile at a time
-        ("fused_sequential", "gemm_all_scatter", 4 * 16),
+        ("fused_sequential", "gemm_all_scatter", 4 * 16),  # a smaller tile, half the threads
         ("workgroup_specialised", "gemm_all_scatter", 16 + 3 * 8),
     ],
 )
 def test_tiles_go_to_peers_in_pieces_of_16_bytes(pattern: str, kernel: str, vectors: int) -> None:
-    ptx = compiled(example(pattern, kernel), num_warps=8, num_stages=3)
+    small = pattern == "fused_sequential"
+    tile, warps = ((128, 128, 64), 4) if small else ((128, 256, 64), 8)
+    ptx = compiled(example(pattern, kernel), tile=tile, num_warps=warps, num_stages=3)
     assert len(VECTOR.findall(ptx)) == vectors
     assert not re.search(r"st\.global\.(?:v2|b16|b32)", ptx), "a narrow store beside them"
     if "flags" in example(pattern, kernel).arg_names:
@@ -127,7 +129,7 @@ def test_tiles_go_to_peers_in_pieces_of_16_bytes(pattern: str, kernel: str, vect
 @pytest.mark.slow
 def test_where_rows_are_not_aligned_no_wide_store_is_made() -> None:
     kernel = example("fused_sequential", "gemm_all_scatter")
-    ptx = compiled(kernel, unaligned=("columns",), num_warps=8, num_stages=3)
+    ptx = compiled(kernel, tile=(128, 128, 64), unaligned=("columns",), num_warps=4, num_stages=3)
     assert not VECTOR.search(ptx)
 
 

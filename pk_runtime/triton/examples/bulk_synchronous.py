@@ -45,7 +45,7 @@ def launch(
     peers: pk.Peers, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
 ) -> None:
     """C[M, N] = A[M, K] @ B[K, N] on all ranks: inputs a, b (own columns), output c in the heap."""
-    shape = shape_of(peers, inputs, outputs)
+    shape = shape_of(peers, inputs, outputs, programs=peers.processors)
     a, b, c = inputs["a"], inputs["b"], outputs["c"]
     sizes = (shape.rows, shape.columns)
     gemm[(shape.tiles,)](

@@ -1,7 +1,7 @@
 """Pattern 3, fused and sequential: each program computes a tile and sends it from registers.
 
-No trip through memory and no flag. The stores go out while other programs compute, but each program
-computes nothing while it sends, and the last wave of tiles is sent with nothing beside it.
+No trip through memory and no flag. A program computes nothing while it sends, so two of them share
+an SM: the tile is small enough for that. The last wave of tiles is sent with nothing beside it.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,8 @@ import triton.language as tl
 
 from pk_runtime import triton as pk
 from pk_runtime.triton.examples.gemm import corner, multiply, place, send, shape_of
+
+TILES = ((128, 128, 64),)
 
 
 @triton.jit
@@ -34,11 +36,11 @@ def launch(
     peers: pk.Peers, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
 ) -> None:
     """C[M, N] = A[M, K] @ B[K, N] on all ranks: inputs a, b (own columns), output c in the heap."""
-    shape = shape_of(peers, inputs, outputs)
+    shape = shape_of(peers, inputs, outputs, programs=2 * peers.processors, tiles=TILES)
     peers.barrier()  # nobody uses the old C any more
     gemm_all_scatter[(shape.tiles,)](
         inputs["a"], inputs["b"], outputs["c"], peers.bases,
         shape.rows, shape.columns, shape.inner,
-        WORLD=peers.world_size, **shape.tile, num_warps=8, num_stages=3,
+        WORLD=peers.world_size, **shape.tile, num_warps=4, num_stages=3,
     )  # fmt: skip
     peers.barrier()  # every tile has arrived

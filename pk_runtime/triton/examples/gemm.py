@@ -5,7 +5,7 @@ B_r[K, N/W] of B; every rank wants all of C[M, N] = A @ B. Row-major, contiguous
 in fp32 with one rounding. Any M, K and N/W; fast where they are multiples of the tile.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,9 @@ import triton
 import triton.language as tl
 
 from pk_runtime import triton as pk
+
+TILES = ((128, 256, 64), (128, 128, 64))
+"""For eight warps. The first multiplies faster, the second divides smaller problems better."""
 
 
 class Shape(NamedTuple):
@@ -44,9 +47,12 @@ def shape_of(
     peers: pk.Peers,
     inputs: Mapping[str, torch.Tensor],
     outputs: Mapping[str, torch.Tensor],
-    tile: tuple[int, int, int] = (128, 256, 64),
+    *,
+    programs: int,
+    tiles: Sequence[tuple[int, int, int]] = TILES,
 ) -> Shape:
-    """Checks the operands and says how to launch. Raises ValueError; names the operand."""
+    """Checks the operands, and chooses the tile (m, n, k) of `tiles` with which `programs` that
+    multiply at once are done first. Raises ValueError, which names the operand."""
     a, b, c = inputs["a"], inputs["b"], outputs["c"]
     (rows, inner), columns = a.shape, b.shape[1]
     if b.shape[0] != inner:
@@ -57,8 +63,9 @@ def shape_of(
         if not tensor.is_contiguous() or tensor.dtype != a.dtype:
             raise ValueError(f"{name} must be contiguous, of the type of a, {a.dtype}")
     if peers.device.type == "cpu":
-        tile = (32, 32, 32)  # several tiles also of what an interpreter can do
-    return Shape(rows, columns, inner, *tile)
+        tiles = [(32, 32, 32)]  # several tiles also of what an interpreter can do
+    shapes = [Shape(rows, columns, inner, *tile) for tile in tiles]
+    return min(shapes, key=lambda shape: -(-shape.tiles // programs) * shape.tile_m * shape.tile_n)
 
 
 @triton.jit

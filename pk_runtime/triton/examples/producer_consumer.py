@@ -6,6 +6,7 @@ leaves free. On a CPU the two run one after the other, the producer first: every
 the consumer asks, so that only the order of the accesses is exercised and not the overlap.
 """
 
+import functools
 from collections.abc import Mapping
 
 import torch
@@ -19,10 +20,8 @@ import triton.language as tl
 from pk_runtime import triton as pk
 from pk_runtime.triton.examples.gemm import Shape, corner, multiply, place, send, shape_of
 
-SENDERS_PER_RANK = 24
-"""SMs that send: enough to fill the links, as far as plain stores can."""
-
-_streams: dict[torch.device, torch.cuda.Stream] = {}
+SENDERS = 16
+"""Programs that send, each on an SM of its own: enough to fill the links by plain stores."""
 
 
 @triton.jit
@@ -61,40 +60,46 @@ def launch(
     peers: pk.Peers, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
 ) -> None:
     """C[M, N] = A[M, K] @ B[K, N] on all ranks: inputs a, b (own columns), output c in the heap."""
-    shape = shape_of(peers, inputs, outputs)
+    producers = max(1, peers.processors - SENDERS)
+    shape = shape_of(peers, inputs, outputs, programs=producers)
     flags = peers.workspace(f"produced of {shape.tiles}", (shape.tiles,), torch.int32)
     peers.barrier()  # nobody uses the old C any more
     if peers.device.type == "cpu":
-        _produce(peers, shape, inputs, outputs["c"], flags)
+        _produce(peers, shape, producers, inputs, outputs["c"], flags)
         _consume(peers, shape, outputs["c"], flags)
     else:
         main = torch.cuda.current_stream(peers.device)
-        side = _streams.setdefault(peers.device, torch.cuda.Stream(peers.device))
+        side = _side_stream(peers.device)
         side.wait_stream(main)
-        _produce(peers, shape, inputs, outputs["c"], flags)
+        _produce(peers, shape, producers, inputs, outputs["c"], flags)
         with torch.cuda.stream(side):
             _consume(peers, shape, outputs["c"], flags)
         main.wait_stream(side)
     peers.barrier()  # every tile has arrived
 
 
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
 def _produce(
     peers: pk.Peers,
     shape: Shape,
+    producers: int,
     inputs: Mapping[str, torch.Tensor],
     c: torch.Tensor,
     flags: torch.Tensor,
 ) -> None:
     sizes = (shape.rows, shape.columns, shape.inner, shape.tiles)
-    programs = min(shape.tiles, max(1, peers.processors - SENDERS_PER_RANK))
-    produce[(programs,)](
+    produce[(min(shape.tiles, producers),)](
         inputs["a"], inputs["b"], c, flags, peers.bases, *sizes, **shape.tile,
         num_warps=8, num_stages=3,
     )  # fmt: skip
 
 
 def _consume(peers: pk.Peers, shape: Shape, c: torch.Tensor, flags: torch.Tensor) -> None:
-    consume[(min(shape.tiles, SENDERS_PER_RANK),)](
+    consume[(min(shape.tiles, SENDERS),)](
         c, flags, peers.bases, shape.rows, shape.columns, shape.tiles,
         WORLD=peers.world_size, BM=shape.tile_m, BN=shape.tile_n, PIECES=2, num_warps=8,
     )  # fmt: skip

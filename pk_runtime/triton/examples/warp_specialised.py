@@ -49,7 +49,7 @@ def launch(
     peers: pk.Peers, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
 ) -> None:
     """C[M, N] = A[M, K] @ B[K, N] on all ranks: inputs a, b (own columns), output c in the heap."""
-    shape = shape_of(peers, inputs, outputs, tile=TILE)
+    shape = shape_of(peers, inputs, outputs, programs=peers.processors, tiles=[TILE])
     a, b = inputs["a"], inputs["b"]
     if any(t.stride(0) * t.element_size() % 16 or t.data_ptr() % 16 for t in (a, b)):
         fused_sequential.launch(peers, inputs, outputs)

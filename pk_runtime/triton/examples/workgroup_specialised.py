@@ -19,7 +19,7 @@ import triton.language as tl
 from pk_runtime import triton as pk
 from pk_runtime.triton.examples.gemm import corner, multiply, place, send, shape_of
 
-SENDERS = 24
+SENDERS = 16
 """Programs that send, of one per SM; at most half of all."""
 
 
@@ -53,10 +53,10 @@ def launch(
     peers: pk.Peers, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
 ) -> None:
     """C[M, N] = A[M, K] @ B[K, N] on all ranks: inputs a, b (own columns), output c in the heap."""
-    shape = shape_of(peers, inputs, outputs)
-    flags = peers.workspace(f"computed of {shape.tiles}", (shape.tiles,), torch.int32)
     programs = peers.processors
     computers = programs - min(SENDERS, programs // 2)
+    shape = shape_of(peers, inputs, outputs, programs=computers)
+    flags = peers.workspace(f"computed of {shape.tiles}", (shape.tiles,), torch.int32)
     peers.barrier()  # nobody uses the old C any more
     gemm_all_scatter[(programs,)](
         inputs["a"], inputs["b"], outputs["c"], flags, peers.bases,
