@@ -1,7 +1,9 @@
 """Checks of one kernel on several GPUs, run in a child process (tasks.py)."""
 
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 import torch
 
 from pk_runtime.execution import LocalExecutor
-from pk_runtime.gpu.one_process import DeviceError, LaunchError, OneProcess
+from pk_runtime.gpu.binding import RefusedError
+from pk_runtime.gpu.one_process import DeviceError, OneProcess
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import Simulator, TensorSpec
 from problems.compare import Checker
@@ -37,6 +40,7 @@ class Case:
     device: str = "cpu"
     inputs: dict[int, list[Tensors]] = field(default_factory=dict)
     calls: dict[int, tuple[Materialized, Checker]] = field(default_factory=dict)
+    last: OneProcess | None = None
 
     @property
     def dims(self) -> dict[str, int]:
@@ -67,7 +71,7 @@ class Case:
         return self.calls[seed]
 
     def kernel(self, library: str) -> OneProcess:
-        """The kernel on tensors of this shape; LaunchError if it refuses them."""
+        """The kernel on tensors of this shape; RefusedError if it refuses them."""
         inputs, outputs = (
             {name: spec.shape for name, spec in specs.items()}
             for specs in (
@@ -75,7 +79,7 @@ class Case:
                 self.problem.output_specs(self.dims, self.world),
             )
         )
-        return OneProcess(
+        self.last = OneProcess(
             Path(library),
             inputs,
             outputs,
@@ -83,6 +87,7 @@ class Case:
             dtype=self.problem.dtype,
             timeout_s=TIMEOUT_S,
         )
+        return self.last
 
     def run(self, kernel: OneProcess, seed: int) -> list[Tensors]:
         """One launch on the inputs of a seed and poisoned outputs; the outputs of every rank."""
@@ -150,22 +155,37 @@ def check(slug: str, library: str, shapes: Sequence[str], seeds: int, world: int
     todo = cases(slug, shapes, world, seeds)
     yield ready(world)
     for case in todo:
-        yield from answered(case, "shape", lambda case=case: right(case, case.kernel(library)))
+        yield from answered(case, "shape", partial(right, case, library))
 
 
-def answered(case: Case, event: str, work: Any) -> Iterator[dict[str, Any]]:
-    """What `work` finds wrong, or why it could not be done, as one event."""
+def answered(case: Case, event: str, work: Callable[[], str]) -> Iterator[dict[str, Any]]:
+    """What `work` finds wrong, or why it could not be done, as one event.
+
+    Whatever meets the lost context first after a kernel gave up, its report says more.
+    """
     about = {"shape": case.shape, "world": case.world}
     try:
         yield {"event": event, **about, "wrong": work()}
-    except LaunchError as error:
+    except RefusedError as error:
         yield {"event": event, **about, "wrong": f"refused: {error}"}
-    except DeviceError as error:
-        yield {"event": "report", **about, "text": str(error)}
+    except RuntimeError as error:
+        traceback.print_exc()
+        yield {"event": "report", **about, "text": said_of(case.last, error)}
 
 
-def right(case: Case, kernel: OneProcess) -> str:
+def said_of(kernel: OneProcess | None, error: RuntimeError) -> str:
+    """The reports of a kernel that gave up; else the error itself."""
+    try:
+        if kernel is not None and not isinstance(error, DeviceError):
+            kernel.synchronize()
+    except DeviceError as reported:
+        return str(reported)
+    return str(error)
+
+
+def right(case: Case, library: str) -> str:
     """Every seed twice: right within the problem's tolerance, and the same bits."""
+    kernel = case.kernel(library)
     for seed in case.inputs:
         found = []
         for _ in range(2):
@@ -197,20 +217,15 @@ def examine(
     expected = {case.shape: simulate(program, case, 0) for case in todo if case.shape in simulated}
     yield ready(world)
     for case in todo:
-        yield from answered(case, "shape", lambda case=case: right(case, case.kernel(library)))
+        yield from answered(case, "shape", partial(right, case, library))
         if case.shape in expected:
-            yield from answered(
-                case,
-                "simulator",
-                lambda case=case: unlike(
-                    case, case.run(case.kernel(library), 0), expected[case.shape], exact
-                ),
-            )
+            work = partial(unlike, case, library, expected[case.shape], exact)
+            yield from answered(case, "simulator", work)
         if case.shape in stressed:
-            for event, work in (("back to back", back_to_back), ("skewed", skewed)):
-                yield from answered(
-                    case, event, lambda case=case, work=work: work(case, library, launches)
-                )
+            yield from answered(
+                case, "back to back", partial(back_to_back, case, library, launches)
+            )
+            yield from answered(case, "skewed", partial(skewed, case, library, launches))
 
 
 def simulate(program: str, case: Case, seed: int) -> list[Tensors] | str:
@@ -230,7 +245,7 @@ def simulate(program: str, case: Case, seed: int) -> list[Tensors] | str:
     return found.outputs[0]
 
 
-def unlike(case: Case, gpu: list[Tensors], simulated: list[Tensors] | str, exact: bool) -> str:
+def unlike(case: Case, library: str, simulated: list[Tensors] | str, exact: bool) -> str:
     """How the results of the two machines differ beyond what they may, else nothing.
 
     Tensor cores add the products of a tile in an order of their own: kernels with a GEMM agree
@@ -238,6 +253,7 @@ def unlike(case: Case, gpu: list[Tensors], simulated: list[Tensors] | str, exact
     """
     if isinstance(simulated, str):
         return simulated
+    gpu = case.run(case.kernel(library), 0)
     if exact:
         different = sum(
             int((a[name].view(torch.uint8) != b[name].view(torch.uint8)).sum())
@@ -274,8 +290,8 @@ def defective(library: str, launches: int, world: int = WORLD) -> Events:
             if seen != want:
                 wrong = wrong or f"launch {launch}: y is {seen} instead of {want} on the ranks"
         yield {"event": "result", "wrong": wrong}
-    except DeviceError as error:
-        yield {"event": "report", "text": str(error)}
+    except RuntimeError as error:
+        yield {"event": "report", "text": said_of(kernel, error)}
 
 
 TASKS: dict[str, Any] = {"check": check, "examine": examine, "defective": defective}

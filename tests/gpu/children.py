@@ -134,7 +134,8 @@ class _Conversation:
                 kill(self._process)  # before the next one's turn, nothing of this one runs any more
                 seconds = time.monotonic() - started
         kill(self._process)
-        self._readers[1].join(1.0)
+        for reader in self._readers:
+            reader.join(_KILLED_S)
         return Child(tuple(self._events), stopped, "".join(self._errors), seconds)
 
     def _say(self, line: str) -> None:

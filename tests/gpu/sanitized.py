@@ -23,7 +23,7 @@ from pk_runtime.gpu.driver import Stream, driver, fill
 from tests.gpu.tasks import Events, serve
 
 # Instrumented kernels are slow. The report of a wait comes before the parent's patience ends.
-TIMEOUT_S, SYNCHRONIZE_S = 30.0, 60.0
+TIMEOUT_S, SYNCHRONIZE_S = 10.0, 60.0
 SPARE_BLOCKS = 8
 _ONES = 0x3F803F80  # two bfloat16 or fp16 numbers, an fp32 number near 1
 _ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4}

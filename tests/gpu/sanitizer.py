@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pk_runtime.compiler import BuildError
@@ -55,7 +55,7 @@ class Check:
 class Found:
     """What a tool says: its summary, everything else it says, why the run did not end, how long.
 
-    `ranks` that took part: one where several could not run at the same time.
+    `ranks` took part: one where several could not run at the same time, of which `before` tells.
     """
 
     summary: str
@@ -63,6 +63,7 @@ class Found:
     trouble: str
     ranks: int
     seconds: float
+    before: str = ""
 
     @property
     def clean(self) -> bool:
@@ -93,8 +94,9 @@ def examine(check: Check, library: Path, ranks: int, device: int = 0) -> Found:
     A tool that lets kernels run only one after the other cannot run ranks that wait for peers.
     """
     found = _run(check, library, ranks, device)
-    if found.trouble and ranks > 1 and "waits for" in found.trouble and not found.said.strip():
-        return _run(check, library, 1, device)
+    if ranks > 1 and "waits for" in found.trouble:
+        before = f"{ranks} ranks: {found.summary}: {found.trouble}\n{found.said}"
+        return replace(_run(check, library, 1, device), before=before)
     return found
 
 
@@ -144,7 +146,7 @@ def line(check: Check, found: Found) -> str:
     """What was found, for a reader."""
     word = "clean" if found.clean else "NOT CLEAN"
     head = f"{check!s:50} {word:10} {found.ranks} ranks {found.seconds:4.0f} s  {found.summary}"
-    details = [text for text in (found.trouble, found.said) if text.strip()]
+    details = [text for text in (found.before, found.trouble, found.said) if text.strip()]
     return "\n".join([head, *("    " + part.replace("\n", "\n    ") for part in details)])
 
 
