@@ -13,7 +13,7 @@ POLICY ?= tuner
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test gpu-test lint format lock clean server-env dev-env
+.PHONY: help demo serve test gpu-test gpu-bench lint format lock clean server-env dev-env
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -30,6 +30,9 @@ test: dev-env ## run every test: the fast ones in parallel, then the slow ones
 gpu-test: ## run the tests that need four Hopper GPUs, with the python3 on PATH (torch, numpy, pytest, nvcc)
 	NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 \
 	  python3 -m pytest -c tests/gpu/node.ini --rootdir=. --confcutdir=. tests/gpu -q -p no:cacheprovider $(ARGS)
+
+gpu-bench: ## measure our kernels beside NCCL and other peers on 2 to 8 GPUs, in under 8 minutes (writes gpu-bench.json)
+	python3 -m benchmarks.gpu $(ARGS)
 
 lint: dev-env ## check style, types, layers and scripts; changes nothing
 	scripts/lint.sh

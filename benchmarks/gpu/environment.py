@@ -1,6 +1,9 @@
-"""What must be set before anything talks to the GPUs of this machine."""
+"""What must be set before anything talks to the GPUs of this machine, and how they are doing."""
 
 import os
+from typing import Any
+
+from pk_runtime.calibrate.machine import query
 
 # Unicast only, in every library; and NCCL over the loopback interface, for nodes without a network.
 SETTINGS = {
@@ -12,8 +15,14 @@ SETTINGS = {
     "NVSHMEM_REMOTE_TRANSPORT": "none",
     "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "lo",
 }
+CLOCK_FIELDS = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
 def quiet_multicast() -> None:
     """Sets the variables for this process and its children, whatever they were before."""
     os.environ.update(SETTINGS)
+
+
+def clocks() -> dict[str, Any]:
+    """MHz, MHz, W and degrees of every GPU now, as nvidia-smi says them."""
+    return {"fields": CLOCK_FIELDS, "gpus": query(CLOCK_FIELDS)}
