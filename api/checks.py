@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pk_runtime.execution import Command, ExecutionError, Limits, LocalExecutor
+from pk_runtime.target import all_targets
+from sandbox.gpu.machine import unavailable
 from sandbox.isolation import IsolationUnavailable, choose
 from store.artifacts import Artifacts
 from store.database import Database
@@ -78,6 +80,7 @@ def examine(settings: Settings) -> list[Check]:
         check_bubblewrap(),
         check_isolation(allow_none=settings.allow_no_isolation),
         check_nvcc(),
+        check_gpus(),
         check_home(settings),
         check_disk(settings.home),
     ]
@@ -153,6 +156,18 @@ def check_nvcc() -> Check:
     """nvcc builds the same source for GPUs; simulated targets do without."""
     fix = "install the CUDA toolkit 13 to build for GPUs; simulated targets need none"
     return _program("nvcc", ("nvcc", "--version"), fix, required=False)
+
+
+def check_gpus() -> Check:
+    """Which cuda: targets this machine can judge on."""
+    targets = [target for target in all_targets() if target.backend == "cuda"]
+    reasons = {str(target): unavailable(target) for target in targets}
+    ready = [name for name, reason in reasons.items() if reason is None]
+    if ready:
+        return Check("gpus", True, f"{', '.join(ready)} can be judged on here", None, False)
+    name, reason = next(iter(reasons.items()))
+    fix = "kernels are timed on a machine with those GPUs; simulated targets need none"
+    return Check("gpus", False, f"{name}: {reason}", fix, False)
 
 
 def check_home(settings: Settings) -> Check:

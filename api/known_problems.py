@@ -13,6 +13,7 @@ from problems.contract import Problem
 from problems.description import Description, dtype_name
 from problems.errors import UnknownProblem
 from problems.registry import catalogue, get
+from sandbox.gpu.machine import unavailable
 from store.database import Transaction
 from store.models import Problem as StoredProblem
 
@@ -83,11 +84,13 @@ def asked_target(service: ServiceContext, name: str) -> Target:
         where = [FieldError("names no target", pointer="#/target")]
         text = str(error)
         raise ApiError("unknown_target", text[:1].upper() + text[1:], errors=where) from None
-    if service.settings.embedded and target.backend != "sim":
+    # With a broker the jobs run on other machines, which look for themselves.
+    reason = unavailable(target) if service.settings.embedded else None
+    if reason is not None:
         raise ApiError(
             "target_not_available",
-            f"{target} needs GPUs, and this service runs its jobs on this machine alone, in the "
-            f"simulator. Use sim:{target.sheet.name}.",
+            f"This service runs its jobs on this machine alone, which is not {target}: {reason}. "
+            f"Use sim:{target.sheet.name}.",
         )
     return target
 

@@ -153,9 +153,36 @@ def _timings(timings: Sequence[Timing]) -> Iterator[str]:
     if isinstance(why, Mapping) and why.get("why"):
         yield ""
         yield from _wrapped(f"bottleneck at {slowest.shape}: {slowest.bottleneck}. {why['why']}")
+    for timing in timings:
+        if timing.kind == "measured":
+            yield from _wrapped(_measured(timing))
     source = slowest.detail.get("baseline")
     if isinstance(source, str):
         yield from _wrapped(f"baseline: {source}")
+
+
+def _measured(timing: Timing) -> str:
+    """What was measured of one shape beside its time, in one line."""
+    parts = [f"{timing.shape}:"]
+    for mode in ("throughput", "latency"):
+        figures = timing.detail.get(mode)
+        known = figures.items() if isinstance(figures, Mapping) else ()
+        medians = [
+            f"{who} {spread['median_us']:.1f}"
+            for who, spread in known
+            if isinstance(spread, Mapping) and isinstance(spread.get("median_us"), int | float)
+        ]
+        if medians:
+            parts.append(f"{mode} {', '.join(medians)} us;")
+    rates = timing.detail.get("achieved")
+    if isinstance(rates, Mapping):
+        parts += [f"{rate:g} {name.replace('_per_', '/').replace('_', ' ')};"
+                  for name, rate in rates.items()]  # fmt: skip
+    clocks = timing.detail.get("clocks")
+    mhz = [c["sm_mhz"] for c in clocks if "sm_mhz" in c] if isinstance(clocks, list) else []
+    if mhz:
+        parts.append(f"{min(mhz)} to {max(mhz)} MHz;")
+    return " ".join(parts).rstrip(";")
 
 
 def _footer(verdict: Verdict) -> Iterator[str]:
@@ -164,6 +191,10 @@ def _footer(verdict: Verdict) -> Iterator[str]:
         yield "  isolation: NONE. The candidate ran with the judge's own rights."
     else:
         yield f"  isolation: {isolation.get('backend', 'unknown')}"
+    seconds = verdict.evidence.get("seconds")
+    if isinstance(seconds, Mapping) and seconds:
+        spent = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+        yield f"  where the time went: {spent}"
     yield f"  seed: {verdict.seed} (repeat with --seed {verdict.seed})"
 
 

@@ -98,8 +98,8 @@ def open_parts(settings: Settings, store: Store, job: Job) -> Iterator[Parts]:
         raise JobCannotRunError("unknown_target", str(error)) from error
     except IsolationUnavailable as error:
         raise JobCannotRunError("isolation_unavailable", str(error)) from error
-    judge = Judge(cache=settings.build_cache, executor=executor)
-    yield RealParts(judge, _problem(store, job), target, _llm_settings(settings))
+    with Judge(cache=settings.build_cache, executor=executor) as judge:
+        yield RealParts(judge, _problem(store, job), target, _llm_settings(settings))
 
 
 def _problem(store: Store, job: Job) -> ProblemSource:

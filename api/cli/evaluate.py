@@ -177,9 +177,11 @@ def _judge(
     except TargetError as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None
     chosen.prepare()
-    judge = Judge(cache=chosen.build_cache, executor=executor)
     try:
-        with _stages(as_json) as progress:
+        with (
+            Judge(cache=chosen.build_cache, executor=executor) as judge,
+            _stages(as_json) as progress,
+        ):
             return judge.evaluate(
                 given.candidate,
                 problem,

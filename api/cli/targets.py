@@ -24,9 +24,16 @@ def list_targets(url: Url = None, as_json: Json = False) -> None:
     if as_json:
         print_json(items)
         return
-    table = Table("target", "times are", "ranks", "machine", box=None, pad_edge=False)
+    table = Table("target", "times are", "ranks", "machine", "here", box=None, pad_edge=False)
     for item in items:
-        table.add_row(item["name"], item["kind"], str(item["world_size"]), item["title"])
+        here = item["unavailable_here"]
+        table.add_row(
+            item["name"],
+            item["kind"],
+            str(item["world_size"]),
+            item["title"],
+            "yes" if here is None else f"no: {here}",
+        )
     stdout().print(table)
 
 

@@ -11,6 +11,7 @@ from api.errors import ApiError
 from api.schemas.common import Page
 from api.schemas.targets import TargetRead, TargetSummary
 from pk_runtime.target import Target, TargetError, all_targets, parse_target
+from sandbox.gpu.machine import unavailable
 
 router = APIRouter(prefix="/targets", tags=["targets"])
 
@@ -40,4 +41,5 @@ def _summary(target: Target) -> dict[str, Any]:
         "kind": target.timing_kind,
         "world_size": target.world_size,
         "title": target.sheet.title,
+        "unavailable_here": unavailable(target),
     }

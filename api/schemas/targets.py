@@ -17,6 +17,10 @@ class TargetSummary(Schema):
     kind: TimeKind = Field(description="What its times are: simulated or measured.")
     world_size: int = Field(description="Number of ranks.")
     title: str = Field(description="The machine in words.")
+    unavailable_here: str | None = Field(
+        description="Why the machine of the service cannot judge on it; null if it can. Workers on "
+        "other machines may."
+    )
 
 
 class TargetRead(TargetSummary):

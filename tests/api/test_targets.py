@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pk_runtime.target import parse_target
+from sandbox.gpu.machine import unavailable
 from tests.api.serving import Api, problem_of
 
 
@@ -10,6 +12,13 @@ def test_targets_say_whether_their_times_are_simulated(api: Api) -> None:
     assert items["sim:h200x4"]["kind"] == "simulated"
     assert items["cuda:h200x4"]["kind"] == "measured"
     assert items["sim:h200x4"]["world_size"] == 4
+
+
+def test_targets_say_whether_this_machine_can_judge_on_them(api: Api) -> None:
+    items = {item["name"]: item for item in api.get("/v1/targets").json()["items"]}
+    for name, item in items.items():
+        assert item["unavailable_here"] == unavailable(parse_target(name))
+    assert items["sim:h200x4"]["unavailable_here"] is None
 
 
 def test_a_target_shows_its_sheet(api: Api) -> None:
