@@ -1,8 +1,9 @@
-"""Self-check of a node with NVIDIA GPUs: `python -m pk_runtime.gpu.smoke`.
+"""Self-check of a node with NVIDIA GPUs: `python -m pk_runtime.gpu.smoke [CHECK...]`.
 
 One line per check, OK or FAILED with the reason; the exit code is 0 if all are OK. Every check runs
 in processes of its own, one per rank, so that a failure hides nothing else; every wait has a
 deadline, the whole takes less than a minute. Needs torch, nvcc and the driver; uses no multicast.
+CHECKs are names from CHECKS below; all of them if none is given.
 """
 
 import json
@@ -21,6 +22,7 @@ from pathlib import Path
 from pk_runtime.candidate import Candidate
 from pk_runtime.execution import Command, Completed, Limits, LocalExecutor
 from pk_runtime.gpu.driver import (
+    NoDriverError,
     can_access_peer,
     capability,
     device_count,
@@ -116,7 +118,7 @@ class Report:
         except Exception as error:  # noqa: BLE001 - a self-check reports everything
             detail, word = f"{type(error).__name__}: {error}", "FAILED"
             self.failed += 1
-            if not isinstance(error, CheckError):
+            if not isinstance(error, CheckError | NoDriverError):
                 detail += "\n" + traceback.format_exc()
         _say(f"{word} {what}: {detail} ({time.monotonic() - begun:.1f} s)")
         return word.startswith("OK")
@@ -126,8 +128,11 @@ class CheckError(RuntimeError):
     """A check that failed in its own processes; the message holds their tracebacks."""
 
 
-def main() -> int:
-    """Checks the node; returns the exit code."""
+def main(chosen: list[str] | None = None) -> int:
+    """Checks the node; returns the exit code. `chosen` names checks, all if empty."""
+    if unknown := set(chosen or ()) - set(CHECKS):
+        _say(f"no check {', '.join(sorted(unknown))}; known: {', '.join(CHECKS)}")
+        return 2
     begun = time.monotonic()
     report = Report()
     if not report.run("driver and devices", _devices):
@@ -135,7 +140,9 @@ def main() -> int:
     devices = device_count()
     world = min(max(devices, 2), MOST_RANKS)
     report.run("every GPU's memory can be exported", lambda: _exports(devices))
-    checks = [check for check in CHECKS if devices >= world or check != "distributed"]
+    checks = [check for check in CHECKS if not chosen or check in chosen]
+    if devices < world and "distributed" in checks:
+        checks.remove("distributed")  # NCCL wants a GPU for every rank
     with tempfile.TemporaryDirectory(prefix="pkforge-smoke-") as name:
         folder = Path(name)
         with ThreadPoolExecutor(world * (_AHEAD + 2) + 2) as pool:
@@ -234,6 +241,7 @@ def _rank(folder: Path, check: str, rank: int, world: int, devices: int) -> Comp
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
     }
     workdir = folder / f"{check}.{rank}"
     workdir.mkdir()
@@ -292,4 +300,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

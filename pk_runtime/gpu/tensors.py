@@ -45,7 +45,10 @@ def tensor_at(
         raise ValueError(f"rows of {columns} elements do not fit a pitch of {pitch}")
     nbytes = max(rows * pitch * dtype.itemsize, 1)
     memory: Any = _Memory(address, nbytes, owner)
-    flat = torch.as_tensor(memory, device=f"cuda:{device}")[: rows * pitch * dtype.itemsize]
+    flat = torch.as_tensor(memory, device=f"cuda:{device}")
+    if flat.data_ptr() != address:
+        raise RuntimeError(f"torch does not take this memory for memory of device {device}")
+    flat = flat[: rows * pitch * dtype.itemsize]
     return flat.view(dtype).view(rows, pitch)[:, :columns].view(*shape)
 
 
