@@ -78,6 +78,14 @@ void finish_fiber(fiber& f) {
   r.left = r.launch + 1;
 }
 
+// Even ranks that enter together hear of each other only after a crossing.
+void cross_the_door(fiber& f) {
+  if (!w.ask.timing || w.ask.world == 1) return;
+  const double open = last_entry() + w.ask.parameter("flag_latency_us");
+  f.waited[int(waiting_for::peers_to_enter)] += std::max(open - f.now, 0.0);
+  f.now = std::max(f.now, open);
+}
+
 void body(void* argument) {
   fiber& f = *static_cast<fiber*>(argument);
   rank_state& r = w.ranks[f.home->rank];
@@ -85,6 +93,7 @@ void body(void* argument) {
     w.at_the_door.push_back(&f);
     park(f, waiting_for::peers_to_enter);
   }
+  if (r.peers_bound) cross_the_door(f);
   const auto& shared = f.role == role::communicator ? f.home->comm_shared : f.home->shared;
   pk_program.run(f.role, f, r.args.data(), shared.get());
   w.m->drain(f, false);

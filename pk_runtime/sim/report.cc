@@ -107,12 +107,17 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
     const auto value = c.value[c.index(f.slot, f.home->launch)], base = c.base(f.home->launch);
     const auto seen = value - std::min(value, base);
     std::vector<std::string> counts;
-    std::string silent;
+    std::vector<int> quiet;
     for (int r = 0; r < w.ask.world; ++r) {
       const int n = c.from[f.home->launch][std::size_t(f.slot) * w.ask.world + r];
       counts.push_back(printf_string("%d", n));
-      if (n == 0) silent += (silent.empty() ? "" : ", ") + std::to_string(r);
+      if (n == 0) quiet.push_back(r);
     }
+    // Where more are quiet than are missed, the own rank is perhaps not meant to signal.
+    const bool aside = quiet.size() > f.wanted - seen && std::erase(quiet, f.home->rank) > 0;
+    std::string silent;
+    for (int r : quiet) silent += (silent.empty() ? "" : ", ") + std::to_string(r);
+    if (aside) silent += ", nor from itself";
     sentence = printf_string("%s waits for %s '%s' slot %d: expected %llu, seen %llu", who.c_str(),
                              f.reason == waiting_for::signal ? "signal" : "barrier", c.name.c_str(), f.slot,
                              static_cast<unsigned long long>(f.wanted), static_cast<unsigned long long>(seen));

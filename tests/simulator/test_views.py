@@ -173,8 +173,8 @@ def test_parts_of_an_own_input_need_no_barrier(
         return found.time_us
 
     parts = 'h.input_parts("x", g.x, {.parts = 3});'
-    exit_barrier = time_us(parts + 'h.input("x", g.peers);') - time_us(parts)
-    assert exit_barrier == pytest.approx(sheet.simulator.flag_latency_us)
+    barriers = time_us(parts + 'h.input("x", g.peers);') - time_us(parts)  # at entry and at exit
+    assert barriers == pytest.approx(2 * sheet.simulator.flag_latency_us)
 
 
 def test_a_part_ends_at_its_own_edge(
