@@ -30,7 +30,7 @@ _KILLED_S = 30.0
 
 # One group of ranks at a time: kernels that wait for each other across GPUs and share those with
 # other kernels progress by time slices.
-_GPUS = threading.Lock()
+GPUS = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def run(
         start_new_session=True,
     ) as process:
         try:
-            turn = _GPUS if alone else contextlib.nullcontext()
+            turn = GPUS if alone else contextlib.nullcontext()
             return _Conversation(process).hold(
                 {"task": task, **arguments}, deadline_s, turn, linger_s
             )

@@ -27,12 +27,12 @@ def back_to_back(case: "Case", library: str, launches: int) -> str:
     for _ in range(launches):
         kernel.launch()
     kernel.synchronize()
-    differing = sum(
-        int((_bits(kernel.tensors[name][rank].cpu()) != _bits(value.cpu())).sum())
+    changed = sum(
+        int(differing(kernel.tensors[name][rank].cpu(), value.cpu()))
         for rank, values in enumerate(first)
         for name, value in values.items()
     )
-    return f"{differing} elements changed after {launches} launches" if differing else ""
+    return f"{changed} elements changed after {launches} launches" if changed else ""
 
 
 def skewed(case: "Case", library: str, launches: int) -> str:
@@ -63,18 +63,18 @@ def skewed(case: "Case", library: str, launches: int) -> str:
                 if changed:
                     _renew(case, kernel, rank, inputs[seed][rank])
                 if chance.random() < DELAYED:
-                    _sleep(chance.randrange(DELAY_CYCLES))
+                    sleep(chance.randrange(DELAY_CYCLES))
         kernel.launch()
         for rank in range(case.world):
             with torch.cuda.device(bad[rank].device):
                 for name in names:
                     got, want = kernel.tensors[name][rank], expected[seed][rank][name]
-                    bad[rank][launch] += (_bits(got) != _bits(want)).sum()
+                    bad[rank][launch] += differing(got, want)
     kernel.synchronize()
     return _summary(bad, launches)
 
 
-def _sleep(cycles: int) -> None:
+def sleep(cycles: int) -> None:
     """A kernel that does nothing for so many cycles, in the current stream."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
@@ -105,6 +105,11 @@ def _on_gpus(
         {name: value.to(kernel.tensors[name][rank].device) for name, value in tensors.items()}
         for rank, tensors in enumerate(ranks)
     ]
+
+
+def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """How many elements differ in their bits, as a number on their device."""
+    return (_bits(left) != _bits(right)).sum()
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
