@@ -1,7 +1,6 @@
 """Kernels on all GPUs from one process: set up, compared with the exact result, timed as graphs."""
 
 import gc
-import importlib
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.sweep_process import GEMM_ALONE, Job
+from pk_runtime.gpu.one_process import DeviceError, OneProcess
 from problems.contract import Problem
 from problems.registry import get
 
@@ -34,6 +34,7 @@ class Entry:
     blocks: int
     result: str
     launch: Callable[[], None]
+    synchronize: Callable[[], None]
     tensors: dict[str, list[Tensor]] = field(default_factory=dict)
     graphs: list[torch.cuda.CUDAGraph] = field(default_factory=list)
     launches: int = 0
@@ -43,12 +44,9 @@ class Session:
     """The GPUs, the problem's inputs on each of them, and the exact result."""
 
     def __init__(self, job: Job) -> None:
-        module = _one_process()
-        self._kernel_type: Any = module.OneProcess
-        self._device_error: type[BaseException] = module.DeviceError
         self.world_size = job.world_size or max(1, min(torch.cuda.device_count(), MAX_GPUS))
         self._problem: Problem = get(job.problem)
-        self._dims, self._timeout_s = job.dims, job.timeout_s
+        self._dims, self._timeout_s, self._eager = job.dims, job.timeout_s, job.eager
         if not 1 <= self.world_size <= torch.cuda.device_count():
             have = torch.cuda.device_count()
             raise ValueError(f"{self.world_size} ranks need as many GPUs, and there are {have}")
@@ -71,7 +69,7 @@ class Session:
         """Sets a kernel up, compares its result and makes its graphs; DeviceLost if it gives up."""
         if knobs == GEMM_ALONE:
             return self._ready(self._gemm_alone())
-        kernel = self._kernel_type(
+        kernel = OneProcess(
             library,
             {n: s.shape for n, s in self._specs(inputs=True).items()},
             {n: s.shape for n, s in self._specs(inputs=False).items()},
@@ -79,13 +77,15 @@ class Session:
             dtype=self._problem.dtype,
             timeout_s=self._timeout_s,
         )
-        entry = Entry(knobs, kernel.blocks, "", kernel.launch, kernel.tensors)
+        entry = Entry(knobs, kernel.blocks, "", kernel.launch, kernel.synchronize, kernel.tensors)
         for rank, tensors in enumerate(self.inputs):
             for name, value in tensors.items():
                 kernel.tensors[name][rank].copy_(value)
         entry.launch = lambda: self._on_streams(kernel.launch)
         self._synchronize()
-        self._settle(entry, kernel)
+        for _ in range(3):
+            entry.launch()
+        self._synchronize(entry)
         entry.result = self.check(entry)
         return self._ready(entry)
 
@@ -93,7 +93,7 @@ class Session:
         """Gives the memory of an entry back."""
         entry.graphs.clear()
         entry.tensors.clear()
-        entry.launch = lambda: None
+        entry.launch = entry.synchronize = lambda: None
         gc.collect()  # a kernel and its callbacks refer to each other
         torch.cuda.empty_cache()
 
@@ -107,7 +107,7 @@ class Session:
         self._synchronize()
         entry.launch()
         entry.launch()
-        self._synchronize()
+        self._synchronize(entry)
         if self._golden is None:
             return "unchecked"
         for rank, want in enumerate(self._golden):
@@ -126,19 +126,20 @@ class Session:
 
         A kernel launched just before the start event lines the ranks up, if it has a barrier.
         """
-        pairs = []
         for rank, stream in enumerate(self._streams):
             with torch.cuda.device(rank), torch.cuda.stream(stream):
                 _sleep(ALIGN_CYCLES)
         entry.launch()
-        for rank, stream in enumerate(self._streams):
-            with torch.cuda.device(rank), torch.cuda.stream(stream):
-                start, end = _event(), _event()
-                start.record()
-                entry.graphs[rank].replay()
-                end.record()
-                pairs.append((start, end))
-        self._synchronize()
+        starts = self._events()
+        if entry.graphs:
+            for rank, stream in enumerate(self._streams):
+                with torch.cuda.device(rank), torch.cuda.stream(stream):
+                    entry.graphs[rank].replay()
+        else:
+            for _ in range(entry.launches):
+                entry.launch()
+        pairs = zip(starts, self._events(), strict=True)
+        self._synchronize(entry)
         return max(float(a.elapsed_time(b)) for a, b in pairs) * 1e3 / entry.launches
 
     def _ready(self, entry: Entry) -> Entry:
@@ -150,9 +151,25 @@ class Session:
         self.time_us(entry)
         return entry
 
+    def _events(self) -> list[torch.cuda.Event]:
+        """An event now in every GPU's stream."""
+        events = []
+        for rank, stream in enumerate(self._streams):
+            with torch.cuda.device(rank):
+                event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                event.record(stream)
+                events.append(event)
+        return events
+
     def _capture(self, entry: Entry, launches: int) -> None:
-        """One graph per GPU, captured side by side, because one call launches on all of them."""
+        """One graph per GPU, captured side by side, because one call launches on all of them.
+
+        An eager session only takes note of the number.
+        """
         self._synchronize()
+        entry.launches = launches
+        if self._eager:
+            return
         graphs = [torch.cuda.CUDAGraph() for _ in self._streams]
         for rank, stream in enumerate(self._streams):
             with torch.cuda.device(rank), torch.cuda.stream(stream):
@@ -162,15 +179,7 @@ class Session:
         for rank, stream in enumerate(self._streams):
             with torch.cuda.device(rank), torch.cuda.stream(stream):
                 graphs[rank].capture_end()
-        entry.graphs, entry.launches = graphs, launches
-
-    def _settle(self, entry: Entry, kernel: Any) -> None:
-        try:
-            for _ in range(3):
-                entry.launch()
-            kernel.synchronize()
-        except self._device_error as error:
-            raise DeviceLost(str(error)) from error
+        entry.graphs = graphs
 
     def _on_streams(self, launch: Callable[[], None]) -> None:
         """Calls `launch` with this session's stream as the current one of every GPU.
@@ -188,11 +197,14 @@ class Session:
                 torch.cuda.set_stream(stream)
             torch.cuda.set_device(device)
 
-    def _synchronize(self) -> None:
+    def _synchronize(self, entry: Entry | None = None) -> None:
+        """Waits for all GPUs. DeviceLost if a kernel gave up, with the reports of the entry's."""
         try:
+            if entry is not None:
+                entry.synchronize()
             for rank in range(self.world_size):
                 torch.cuda.synchronize(rank)
-        except RuntimeError as error:
+        except (RuntimeError, DeviceError) as error:
             raise DeviceLost(str(error)) from error
 
     def _specs(self, *, inputs: bool) -> dict[str, Any]:
@@ -245,7 +257,7 @@ class Session:
                 with torch.cuda.device(rank), torch.cuda.stream(self._streams[rank]):
                     torch.matmul(a, b, out=c)
 
-        entry = Entry(GEMM_ALONE, 0, "ok", launch)
+        entry = Entry(GEMM_ALONE, 0, "ok", launch, lambda: None)
         launch()
         self._synchronize()
         return entry
@@ -258,17 +270,6 @@ def relative_error(got: Tensor, exact: Tensor) -> float:
     """The error's norm over the exact result's; NaN if anything is NaN."""
     difference = got.float() - exact
     return float(difference.norm() / exact.norm().clamp_min(1e-30))
-
-
-def _one_process() -> Any:
-    try:
-        return importlib.import_module("pk_runtime.gpu.one_process")
-    except ModuleNotFoundError:
-        return importlib.import_module("pk_runtime.one_process")
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _sleep(cycles: int) -> None:

@@ -167,6 +167,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel builds")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"build cache; default {CACHE}")
     parser.add_argument("--timeout", type=float, default=2.0, help="of a wait in a kernel, seconds")
+    parser.add_argument("--eager", action="store_true", help="launch from Python, not as graphs")
     parser.add_argument("--build-only", action="store_true", help="build, list failures, and end")
     parser.add_argument("--json", type=Path, help="write everything measured to this file")
     return parser.parse_args(argv)
@@ -198,7 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\n{options.kernel}, {size}: timing {len(libraries)} combinations", flush=True)
         alone = [(GEMM_ALONE, Path())] if problem.baseline(dims, 4).gemm else []
         entries = (*alone, *libraries)
-        job = Job(slug, dims, options.world, entries, options.seconds, options.timeout)
+        job = Job(
+            *(slug, dims, options.world, entries, options.seconds, options.timeout, options.eager)
+        )
         measured, failures, world = measure(job)
         if measured:
             timed = True

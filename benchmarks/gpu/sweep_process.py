@@ -10,7 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class Job:
     libraries: tuple[tuple[str, Path], ...]
     seconds: float
     timeout_s: float
+    eager: bool = False  # launches from the host instead of CUDA graphs
 
 
 @dataclass
@@ -49,7 +50,7 @@ def measure(job: Job) -> tuple[list[Measured], list[tuple[str, str]], int]:
     left = list(job.libraries)
     while left:
         ours, theirs = context.Pipe()
-        work = Job(job.problem, job.dims, job.world_size, tuple(left), 0.0, job.timeout_s)
+        work = replace(job, libraries=tuple(left))
         child = context.Process(target=_child, args=(theirs, work, deadline), daemon=True)
         child.start()
         theirs.close()

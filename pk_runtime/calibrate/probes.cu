@@ -104,9 +104,9 @@ int probe_mbarrier(int device, int rounds, std::int32_t* status, cudaStream_t st
   return cudaGetLastError();
 }
 
-int probe_chase(int device, const std::uint32_t* next, int steps, std::uint32_t* result, cudaStream_t stream) {
+int probe_chase(int device, const std::uint32_t* next, int steps, std::uint32_t* place, cudaStream_t stream) {
   if (int error = cudaSetDevice(device)) return error;
-  chase_kernel<<<1, 1, 0, stream>>>(next, steps, result);
+  chase_kernel<<<1, 1, 0, stream>>>(next, steps, place);
   return cudaGetLastError();
 }
 

@@ -186,7 +186,7 @@ def measure_memory(node: Node) -> list[Row]:
         rows.append({"what": what, "bytes": size, **rates(sample, size * rounds)})
     rows += [
         _chase(node, "load latency, l2", 4 << 20, 0),
-        _chase(node, "load latency, hbm", GIB, 0),
+        _chase(node, "load latency, hbm", GIB // 4, 0),
     ]
     if node.world > 1:
         rows.append(_chase(node, "load latency, peer", 64 << 20, 1))
@@ -215,13 +215,14 @@ def _chase(node: Node, what: str, size: int, device: int) -> Row:
     order = torch.randperm(lines, device=f"cuda:{device}", dtype=torch.int64)
     following = torch.zeros(lines, LINE_WORDS, dtype=torch.int32, device=f"cuda:{device}")
     following[order, 0] = (order.roll(-1) * LINE_WORDS).int()
-    result = torch.zeros(4, dtype=torch.int32, device="cuda:0")
-    torch.cuda.synchronize(device)
-    # Through L2 once, so that what fits is there.
-    steps = CHASE_STEPS if size > 32 << 20 else lines + CHASE_STEPS
+    place = torch.zeros(4, dtype=torch.int32, device="cuda:0")
+    for gpu in {0, device}:
+        torch.cuda.synchronize(gpu)
+    # Once around, so that what fits into L2 is there; else never around, so that no line is.
+    steps = CHASE_STEPS if size > 32 << 20 else lines
 
     def start(stream: int) -> None:
-        node.probes.on(0, "chase", following.data_ptr(), steps, result.data_ptr(), stream)
+        node.probes.on(0, "chase", following.data_ptr(), steps, place.data_ptr(), stream)
 
     sample = node.sample({0: start}).per(steps)
     return {"what": what, "bytes": size, "us": round(sample.us, 4)}
