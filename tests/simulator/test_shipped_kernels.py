@@ -64,7 +64,18 @@ def test_right_under_every_schedule(
                     )
 
 
-@pytest.mark.parametrize("slug", ["gemm_reducescatter", "sp_ag_gemm_m_sharded", "gemm_allreduce"])
+@pytest.mark.parametrize(
+    "slug",
+    [
+        "gemm_reducescatter",
+        "sp_ag_gemm_m_sharded",
+        "gemm_allreduce",
+        "reducescatter",
+        "reducescatter_last_dim",
+        "broadcast",
+        "reduce",
+    ],
+)
 def test_a_fast_rank_in_the_next_launch_is_told_apart(
     slug: str, compiler: Compiler, simulator: Simulator, sheet: Sheet
 ) -> None:
