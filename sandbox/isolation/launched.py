@@ -18,6 +18,7 @@ BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": TMP, "TMPDIR": TMP,
 
 _SCRATCH_FILES = 65536
 _OPEN_FILES = 1024
+_OPEN_FILES_OF_DRIVER = 16384  # libcuda opens its nodes again for many of its mappings
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 
@@ -97,17 +98,18 @@ class LaunchedExecutor:
             "bwrap": None,
         }
 
-    def _rlimits(self, command: Command, *, address_space: bool = True) -> list[tuple[int, int]]:
+    def _rlimits(self, command: Command, *, driver: bool = False) -> list[tuple[int, int]]:
+        """Resource limits; those that a driver's library would run into are not, or hardly, set."""
         limits = command.limits
         values = [
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_FSIZE, limits.file_bytes),
-            (resource.RLIMIT_NOFILE, _OPEN_FILES),
+            (resource.RLIMIT_NOFILE, _OPEN_FILES_OF_DRIVER if driver else _OPEN_FILES),
             (resource.RLIMIT_MSGQUEUE, 0),
         ]
         if "pids" not in self._controllers:
             values.append((resource.RLIMIT_NPROC, limits.processes))
-        if "memory" not in self._controllers and address_space:
+        if "memory" not in self._controllers and not driver:
             values.append((resource.RLIMIT_AS, limits.memory_bytes))
         return values
 

@@ -55,7 +55,7 @@ class NamespaceExecutor(LaunchedExecutor):
             group = self._group(command)
             specification = self._specification(command, group) | {
                 "devices": [str(path) for path in devices],
-                "rlimits": self._rlimits(command, address_space=not devices),
+                "rlimits": self._rlimits(command, driver=bool(devices)),
                 "channel": channel.detach(),
             }
             if devices:
