@@ -1,9 +1,11 @@
 """Programs of one rank, each with its kernels, for triton_world.py, which starts this file: it
 joins the other ranks, calls the functions of the names given and prints what they return."""
 
-import importlib
+import importlib.util
 import json
+import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -268,6 +270,25 @@ def patterns(peers: pk.Peers) -> Any:
                 worst[name] = max(worst.get(name, 0.0), error)
                 peers.barrier()  # nobody begins the next launch before all have looked
     return worst
+
+
+def guide(peers: pk.Peers) -> Any:
+    """The candidate that docs/triton.md shows."""
+    text = (Path(__file__).parents[2] / "docs" / "triton.md").read_text()
+    source = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "shown.py"
+        file.write_text(source)
+        spec = importlib.util.spec_from_file_location("shown", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        x, y = (peers.empty((1500,), torch.float32) for _ in range(2))
+        x.copy_(torch.arange(1500) + 10000 * peers.rank)
+        module.launch(peers, {"x": x}, {"y": y})
+        peers.check()
+    return [y[0].item(), y[1499].item()]
 
 
 if __name__ == "__main__":

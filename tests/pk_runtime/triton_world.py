@@ -85,6 +85,12 @@ def patterns(results: list[Any]) -> None:
         assert max(errors.values()) < 2**-7, errors
 
 
+def guide(results: list[Any]) -> None:
+    for rank, ends in enumerate(results):
+        left = (rank - 1) % len(results)
+        assert ends == [10000 * left, 10000 * left + 1499]
+
+
 def timeouts(results: list[Any]) -> None:
     publisher, waiter = results[:2]
     assert publisher["lines"] == 0
@@ -104,6 +110,9 @@ def refusals(results: list[Any]) -> None:
 
 CHECKS: dict[str, Callable[[list[Any]], None]] = {
     check.__name__: check
-    for check in (moves, atomics, contention, messages, barriers, patterns, refusals, timeouts)
+    for check in (
+        *(moves, atomics, contention, messages, barriers, patterns, refusals, guide),
+        timeouts,
+    )
 }
 """By program; the last one leaves reports behind, so it comes last in a run of several."""
