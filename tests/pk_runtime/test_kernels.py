@@ -26,6 +26,12 @@ def test_every_problem_has_its_kernels() -> None:
     assert shipped("no_such_problem") == ()
 
 
+def test_the_documentation_lists_every_kernel() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
+    missing = [name for name in shipped_names() if f"`{name}`" not in text]
+    assert missing == []
+
+
 def test_an_unknown_kernel_lists_the_known_ones() -> None:
     with pytest.raises(KeyError, match="gemm_reducescatter"):
         shipped_kernel("gemm")
