@@ -101,7 +101,8 @@ class Dispatcher:
         self._measured_with = load_sheet(sheet).world_size
         self._cache = cache or Path.home() / ".cache" / "pkforge" / "build"
         self._kernels: dict[tuple[str, str, tuple[tuple[str, int], ...]], GroupKernel] = {}
-        self._refused: dict[tuple[str, tuple[int, ...]], str] = {}
+        # Why a kernel of the table did not take a shape, by kernel and sizes.
+        self.refused: dict[tuple[str, tuple[int, ...]], str] = {}
         mine = hashlib.sha256(repr((sheet, self.table)).encode()).hexdigest()
         theirs: list[Any] = [None] * self.world_size
         dist.all_gather_object(theirs, mine, group=members)
@@ -212,12 +213,12 @@ class Dispatcher:
         ):
             return None
         known = (row.kernel, tuple(size for t in inputs.values() for size in t.shape))
-        if known in self._refused:
+        if known in self.refused:
             return None
         try:
             made = self._made(operation, row)(**inputs)
         except RefusedError as error:  # by the shapes alone, so on every rank
-            self._refused[known] = str(error)
+            self.refused[known] = str(error)
             return None
         return next(iter(made.values()))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from pk_runtime.gpu.binding import ALIGNMENT, Binding, DeviceError, LaunchError, Library, TensorView
+from pk_runtime.gpu.driver import driver
 from pk_runtime.gpu.tensors import pitch_of, view_at
 
 __all__ = ["DeviceError", "LaunchError", "OneProcess"]
@@ -66,6 +67,7 @@ class OneProcess:
         self._ranks = []
         for rank, device in enumerate(self.devices):
             with torch.cuda.device(device):
+                driver(device)
                 self._ranks.append(
                     Binding(
                         *(library, rank, world_size, views, frozenset(outputs), self._address),

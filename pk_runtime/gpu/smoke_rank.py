@@ -242,6 +242,8 @@ def distributed(at: Rank) -> str:
     rows_of_sum = _total(parts).chunk(at.world_size)[at.rank]
     at.expect(comm.reduce_scatter(x), rows_of_sum, "Dispatcher.reduce_scatter")
     torch.cuda.synchronize()
+    if comm.refused:
+        raise RuntimeError(f"kernels refused shapes that they should take: {comm.refused}")
     text = comm.explain("all_reduce", x.nbytes)
     dist.destroy_process_group()
     return f"a bundle and four collectives are right; {text}"
