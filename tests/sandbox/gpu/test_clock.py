@@ -30,18 +30,19 @@ def test_impossible_times_are_refused(times: tuple[float, float]) -> None:
 
 def test_the_slowest_rank_counts() -> None:
     assert clock.slowest([[1.0, 5.0, 2.0], [3.0, 4.0, 2.5]]) == [3.0, 5.0, 2.5]
-    nothing: list[list[float]] = []
-    for bad in (nothing, [[]], [[1.0], [1.0, 2.0]]):
+    unusable: list[list[list[float]]] = [[], [[]], [[1.0], [1.0, 2.0]]]
+    for times in unusable:
         with pytest.raises(ClockError):
-            clock.slowest(bad)
+            clock.slowest(times)
 
 
 def test_spread() -> None:
     spread = clock.spread([float(n) for n in range(101, 0, -1)])
     assert (spread.p10_us, spread.median_us, spread.p90_us, spread.count) == (11, 51, 91, 101)
-    for bad in ([math.nan][:0], [1.0, math.nan], [0.0], [-1.0]):
+    unusable: list[list[float]] = [[], [1.0, math.nan], [0.0], [-1.0]]
+    for samples in unusable:
         with pytest.raises(ClockError):
-            clock.spread(bad)
+            clock.spread(samples)
 
 
 def test_a_latency_may_not_undercut_the_clock() -> None:
