@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as bench
-from benchmarks.gpu import peers, table
+from benchmarks.gpu import gemm_alone, peers, table
 from benchmarks.gpu.case import set_count
 from benchmarks.gpu.contenders import contender_of
 from benchmarks.gpu.dispatch_rows import counted_bytes, rows_of, table_of
 from benchmarks.gpu.points import Point, matrix, points
+from benchmarks.gpu.sweep_process import GEMM_ALONE, Measured
 from pk_runtime.candidate import Candidate, validate
 from pk_runtime.gpu.dispatch_table import Row, write_dispatch
 from pk_runtime.kernels import shipped_kernel
@@ -229,7 +230,24 @@ def test_the_table_shows_wins_and_losses_alike() -> None:
     assert "- GEMM + all-reduce, 8192: gemm_allreduce: rank 2: LaunchError: no / such" in text
     assert "torch_one_shot gave a wrong result (error 0.7)" in text
     assert "- alltoall/8KiB: there was no time left" in text
-    assert "WRONG: torch_one_shot" in table.summary(results()["rows"][1], 4)
+    assert "WRONG: torch_one_shot" in table.summary(results()["rows"][1])
+
+
+def test_the_gemm_alone_is_a_row_beside_cublas() -> None:
+    measured = [
+        Measured(GEMM_ALONE, 0, "ok", [345.0, 346.0, 350.0]),
+        Measured("stages=4 super_m=8", 132, "ok", [360.0, 361.0, 362.0]),
+        Measured("stages=3 super_m=8", 132, "WRONG r0", [100.0]),
+    ]
+    record = results()
+    record["rows"].append(gemm_alone.row_of((8192, 8192, 2048), measured, [("x", "no memory")]))
+    text = table.tables(record)
+    (line,) = [line for line in text.splitlines() if line.startswith("| GEMM | 8192 x 8192")]
+    assert "346.0 cuBLAS" in line
+    assert "| **0.96** |" in line
+    assert "`gemm stages=4 super_m=8`" in line
+    assert "gemm stages=3 super_m=8 gave a wrong result" in text
+    assert "GEMM, 8192 x 8192 x 2048: x: no memory" in text
 
 
 def test_columns_are_as_many_as_headings() -> None:

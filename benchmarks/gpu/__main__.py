@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import gemm_alone
 from benchmarks.gpu.contenders import Built
 from benchmarks.gpu.environment import SETTINGS, clocks, quiet_multicast
 from benchmarks.gpu.points import Point, points
@@ -192,7 +193,7 @@ class Run:
             point = next(row for row in self.rows if row.key == key)
             self.results[key] = {**_about(point), "seconds": seconds, **record}
             self.clocks.append({"after": key, **clocks()})
-            print(summary(self.results[key], self.world), flush=True)
+            print(summary(self.results[key]), flush=True)
 
 
 def _about(point: Point) -> dict[str, Any]:
@@ -226,15 +227,33 @@ def link_limit(path: Path | None) -> tuple[float, str]:
     return max(rates), f"{path.name}, {record['date']}"
 
 
+def wants_gemm(options: argparse.Namespace) -> bool:
+    """Whether the options ask for the GEMM alone."""
+    wanted = options.only is None or gemm_alone.SECTION in options.only
+    return wanted and (not options.rows or any(text in "gemm/" for text in options.rows))
+
+
+def gemm_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of the GEMM alone."""
+    if not wants_gemm(options):
+        return []
+    shapes = gemm_alone.SHAPES[:1] if options.quick else gemm_alone.SHAPES
+    rows = gemm_alone.measure_rows(options.cache, options.jobs, shapes)
+    for row in rows:
+        print(summary(row), flush=True)
+    return rows
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; 1 if a row has no time of ours, 2 if nothing can be measured."""
     options = parse(sys.argv[1:] if argv is None else argv)
     begun = time.monotonic()
     world = options.gpus or min(torch.cuda.device_count(), MAX_GPUS)
     rows = chosen(options, world or 4)
-    if options.list or not rows:
+    if options.list or not (rows or wants_gemm(options)):
         for row in rows or points(world or 4):
-            print(f"{row.section:18} {row.key}")
+            print(f"{row.section:20} {row.key}")
+        print(f"{gemm_alone.SECTION:20} gemm/")
         return 0 if options.list else 2
     try:
         if not 2 <= world <= torch.cuda.device_count():
@@ -250,6 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"built in {time.monotonic() - begun:.0f} s; {len(rows)} rows", flush=True)
     rounds = options.rounds or (5 if options.quick else 15)
     run = Run(world, rows, built, rounds, options.seconds - (time.monotonic() - begun))
+    alone = gemm_rows(options)
     run.finish()
     record = {
         "format": FORMAT,
@@ -262,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "clocks": {"before": before, "during": run.clocks, "after": clocks()},
         "limit": {"gb_per_s": limit, "source": source},
         "starts": run.starts,
-        "rows": [run.results[row.key] for row in rows if row.key in run.results],
+        "rows": [*alone, *(run.results[row.key] for row in rows if row.key in run.results)],
         "not_measured": run.late,
         "seconds": round(time.monotonic() - begun, 1),
     }

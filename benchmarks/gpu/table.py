@@ -63,7 +63,7 @@ def _ratio(other: Record | None, mine: Record | None) -> str:
     return f"**{text}**" if other["us"] < mine["us"] else text
 
 
-def summary(row: Record, world: int) -> str:
+def summary(row: Record) -> str:
     """One line for the terminal while the run goes on."""
     mine, graph, peer = best_of_ours(row), find(row, "nccl graph"), best_peer(row)
     wrong = [c["name"] for c in row["contenders"] if not c["right"]]
@@ -95,7 +95,8 @@ def line(row: Record, gb_per_s: float) -> list[str]:
     staged = next((c for c in row["contenders"] if c["staged"] and c["right"]), None)
     bus = share = "-"
     if mine:
-        bus = f"{row['nvlink_bytes'] / mine['us'] / 1e3:.0f}"
+        if row["nvlink_bytes"]:
+            bus = f"{row['nvlink_bytes'] / mine['us'] / 1e3:.0f}"
         if row["nvlink_bytes"] >= EXACT_FROM_BYTES:
             share = f"{100 * limit_us(row, gb_per_s) / mine['us']:.0f} %"
     return [
@@ -121,7 +122,7 @@ def tables(record: Record) -> str:
     """Everything between the markers, as Markdown."""
     machine, limit = record["machine"], record["limit"]
     text = [
-        f"Measured {record['date'][:10]} with `make gpu-bench`: {machine['world_size']}x "
+        f"**Measured** {record['date'][:10]} with `make gpu-bench`: {machine['world_size']}x "
         f"{machine['gpus'][0]}, driver {machine['driver']}, CUDA {machine['cuda']}, "
         f"torch {machine['torch']}, NCCL {machine['nccl']}; SM clocks {_clock_range(record)} MHz. "
         f"Protocol: {record['protocol']}; {record['rounds']} rounds. Microseconds.",

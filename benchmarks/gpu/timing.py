@@ -133,8 +133,9 @@ _line: dict[int, torch.Tensor] = {}
 
 def line_up(ranks: Ranks) -> None:
     """All ranks' streams meet: a small all-reduce ends nearly at once everywhere."""
-    tensor = _line.setdefault(ranks.rank, torch.zeros(8, device="cuda"))
-    dist.all_reduce(tensor, group=ranks.group)
+    if ranks.rank not in _line:
+        _line[ranks.rank] = torch.zeros(8, device="cuda")
+    dist.all_reduce(_line[ranks.rank], group=ranks.group)
 
 
 def time_rounds(
