@@ -91,7 +91,8 @@ class Case:
 
     def run(self, kernel: OneProcess, seed: int) -> list[Tensors]:
         """One launch on the inputs of a seed and poisoned outputs; the outputs of every rank."""
-        for rank, tensors in enumerate(self.inputs[seed]):
+        made, _ = self.call(seed)
+        for rank, tensors in enumerate(made.inputs):
             for name, value in tensors.items():
                 kernel.tensors[name][rank].copy_(value)
         for name in self.problem.output_names:
