@@ -15,6 +15,7 @@ from pathlib import Path
 
 _PREFIX = "pkforge"
 _STALE = re.compile(rf"{_PREFIX}-(\d+)-\d+")
+_PROBES = {"memory": 64 << 20, "pids": 16}  # kind and a limit to try
 _REMOVAL_S = 5.0
 _POLL_S = 0.005
 _serial = itertools.count()
@@ -115,15 +116,29 @@ class Group:
 
 def detect(proc: Path = Path("/proc/self")) -> dict[str, Controller]:
     """The controllers that work here, by kind; an empty dict where there are none."""
-    found: dict[str, Controller] = {}
-    for kind, probe_value in (("memory", 64 << 20), ("pids", 16)):
-        for layout, parent in _places(kind, proc):
-            controller = Controller(kind, layout, parent)
-            if _works(controller, probe_value):
-                found[kind] = controller
-                _remove_stale(parent)
-                break
+    working = {kind: _working(kind, value, proc) for kind, value in _PROBES.items()}
+    found = {kind: places[0] for kind, places in working.items() if places}
+    versions = {controller.layout.version for controller in found.values()}
+    if versions == {2} and len({controller.parent for controller in found.values()}) > 1:
+        found = _together(working)
+    for controller in found.values():
+        _remove_stale(controller.parent)
     return found
+
+
+def _working(kind: str, value: int, proc: Path) -> list[Controller]:
+    places = [Controller(kind, layout, parent) for layout, parent in _places(kind, proc)]
+    return [controller for controller in dict.fromkeys(places) if _works(controller, value)]
+
+
+def _together(working: dict[str, list[Controller]]) -> dict[str, Controller]:
+    """In version 2 a process is in one group only: the place where most kinds work."""
+    by_parent: dict[Path, dict[str, Controller]] = {}
+    for kind, places in working.items():
+        for controller in places:
+            if controller.layout.version == 2:
+                by_parent.setdefault(controller.parent, {})[kind] = controller
+    return max(by_parent.values(), key=len)
 
 
 def _places(kind: str, proc: Path) -> list[tuple[Layout, Path]]:

@@ -110,7 +110,7 @@ def test_the_lint_runs_there_too(bubblewrap: BubblewrapExecutor, folder: Path) -
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_candidates_are_judged_on_custom_problems(judge: Judge) -> None:
-    right = shipped_kernel("allreduce_two_shot").source.replace(
+    right = shipped_kernel("allreduce_one_shot").source.replace(
         "store(self, out.acquire(), sum);",
         "map(self, sum, [](float v, int, int) { return 2.0f * v; }); "
         "store(self, out.acquire(), sum);",
@@ -121,7 +121,7 @@ def test_candidates_are_judged_on_custom_problems(judge: Judge) -> None:
     assert verdict.status == "correct", verdict.summary
     assert verdict.problem == "doubled_allreduce"
     assert verdict.versions["problem"] == problem.digest[:16]
-    wrong = judge.evaluate(shipped_kernel("allreduce_two_shot"), problem, target, depth="quick")
+    wrong = judge.evaluate(shipped_kernel("allreduce_one_shot"), problem, target, depth="quick")
     assert wrong.status == "wrong_output"
     assert "0.5 times" in wrong.summary
 
