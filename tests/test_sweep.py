@@ -51,6 +51,7 @@ def test_a_kernel_is_found_by_name_or_file(tmp_path: Path) -> None:
         sweep.find_kernel("nothing", None)
 
 
+@pytest.mark.slow
 def test_what_does_not_build_is_listed_and_the_rest_is_built(tmp_path: Path) -> None:
     candidate, _ = sweep.find_kernel("alltoall", None)
     knob = declared_knobs(candidate.source)[0]
@@ -129,6 +130,7 @@ def test_a_size_must_have_the_letters_of_the_problem(capsys: pytest.CaptureFixtu
     assert "alltoall has the dims M, N; given: M" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without GPUs")
 def test_without_gpus_the_sweep_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"

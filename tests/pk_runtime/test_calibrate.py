@@ -21,6 +21,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("probes"))
 
 
+@pytest.mark.slow
 def test_every_function_that_is_called_is_in_the_library(library: Path) -> None:
     Probes(library)  # binds all of them and compares the size of the struct
     source = "".join(
@@ -33,6 +34,7 @@ def test_every_function_that_is_called_is_in_the_library(library: Path) -> None:
     assert called <= set(probe_module._SIGNATURES)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without GPUs")
 def test_a_failed_probe_says_which_and_why(library: Path) -> None:
     with pytest.raises(ProbeError, match=r"probe transfer: .*CUDA"):
