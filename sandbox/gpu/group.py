@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -169,7 +170,8 @@ class RunnerGroup:
 
     def _ended(self, command: str, answers: Sequence[Answer]) -> GroupEnded:
         """Stops every rank; what they said. SandboxFault if a sandbox itself failed."""
-        completed = [process.kill() for process in self._processes]
+        with ThreadPoolExecutor(len(self._processes)) as threads:
+            completed = list(threads.map(lambda process: process.kill(), self._processes))
         outcomes = [_outcome(rank, answer, completed[rank]) for rank, answer in enumerate(answers)]
         return GroupEnded(command, outcomes)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pk_runtime.candidate import Candidate
 from pk_runtime.compiler import Compiler
-from pk_runtime.execution import Executor
+from pk_runtime.execution import ExecutionError, Executor
 from pk_runtime.simulator import Simulator
 from pk_runtime.target import Target
 from problems.description import Description
@@ -20,7 +20,12 @@ from sandbox.gpu.check import Check, plan
 from sandbox.gpu.group import START_S, GroupEnded, RunnerGroup, Starter, sandboxed, unprotected
 from sandbox.gpu.pool import GpuPool, WorkerFailed
 from sandbox.gpu.serve import close_files
-from sandbox.isolation import NamespaceExecutor, UnisolatedExecutor
+from sandbox.isolation import (
+    IsolationUnavailable,
+    NamespaceExecutor,
+    UnisolatedExecutor,
+    choose_for_sessions,
+)
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages import check as simulated
 from sandbox.stages.build import build
@@ -45,11 +50,13 @@ class GpuJudging:
         self._workspace = workspace
         self._pool: GpuPool | None = None
         self._introduced = 0
+        self._starter: Starter | None = None
 
     def require(self, target: Target) -> None:
         """Raises TargetNotAvailable, with the reason, unless the target is this machine."""
         machine.require(target)
-        starter_for(self._executor, target)
+        if self._starter is None:
+            self._starter = starter_for(self._executor, target)
 
     def stages(
         self,
@@ -161,7 +168,7 @@ class GpuJudging:
         The kernel's library is only loaded when its first case is planned.
         """
         world = target.world_size
-        starter = starter_for(self._executor, target)
+        starter = self._starter or starter_for(self._executor, target)
         if self._introduced != pool.generation:
             self._introduce(pool, helpers)
         # Fresh for every candidate: ranks that were stopped in a meeting leave it in disorder.
@@ -178,7 +185,8 @@ class GpuJudging:
                 "timeout_ms": int(WAIT_S * 1e3),
             }
             bodies = [{**common, "rank": rank, "device": rank} for rank in range(world)]
-            runners.ask("start", bodies, timeout_s=START_S, files=meeting)
+            started = runners.ask("start", bodies, timeout_s=START_S, files=meeting)
+            _must_be_same_gpus([about.get("uuid") for about in pool.about()], started)
         except GroupEnded as ended:
             pool.suspect()
             outcome = next(o for o in ended.outcomes if o.ended != "answered")
@@ -225,14 +233,24 @@ class GpuJudging:
         return self._pool
 
 
+def _must_be_same_gpus(uuids: Sequence[object], started: Sequence[dict[str, Any]]) -> None:
+    """Rank r of workers and runners must be on one GPU, however each of them numbers GPUs."""
+    for rank, (ours, theirs) in enumerate(zip(uuids, started, strict=True)):
+        if ours != theirs.get("uuid"):
+            raise WorkerFailed(
+                f"rank {rank} is on GPU {ours} for the judge and on {theirs.get('uuid')} in the "
+                "sandbox: unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER"
+            )
+
+
 def starter_for(executor: Executor, target: Target) -> Starter:
     """How runners are started: as isolated as the executor; TargetNotAvailable if not."""
     if isinstance(executor, UnisolatedExecutor):
         return unprotected
     try:
-        chosen = executor if isinstance(executor, NamespaceExecutor) else NamespaceExecutor()
-        return sandboxed(chosen, target.world_size)
-    except Exception as error:
+        sessions = executor if isinstance(executor, NamespaceExecutor) else choose_for_sessions()
+        return sandboxed(sessions, target.world_size)
+    except (IsolationUnavailable, ExecutionError) as error:
         raise machine.TargetNotAvailable(
             f"{target}: candidates cannot be confined beside GPUs on this machine: {error}"
         ) from error

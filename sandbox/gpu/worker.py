@@ -66,7 +66,7 @@ class Worker:
                 "name": found.name,
                 "uuid": device_uuid(self._device.index),
                 "sms": found.multi_processor_count,
-                "l2_bytes": found.L2_cache_size,
+                "l2_bytes": int(getattr(found, "L2_cache_size", 0)),
                 "driver": str(driver_version()),
                 "cuda": str(torch.version.cuda),
                 "nccl": _nccl_version(),
@@ -93,6 +93,9 @@ class Worker:
         memory = [Allocation.receive(file, nbytes, self._device.index) for file in files]
         helpers = Helpers(Path(text(body, "helpers")))
         self._meeting = Meeting(helpers, [m.address for m in memory], self._rank)
+        # Once now, because nothing can be loaded while a graph is captured.
+        self._meeting.hold(torch.cuda.current_stream(self._device).cuda_stream)
+        torch.cuda.synchronize(self._device)
         return {}
 
     def _do_lend(self, body: Mapping[str, Any]) -> Reply:
