@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,25 @@ def test_the_examples_run_as_a_command() -> None:
     rows = [line.split() for line in done.stdout.splitlines()[2:]]
     assert [row[0] for row in rows] == ["cublas_nccl", "cublas_nccl_unordered", "fused_sequential"]
     assert all(float(row[-1]) < 2**-4 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_pattern_that_fails_hides_no_other(tmp_path: Path) -> None:
+    code = """
+import pathlib, sys
+from pk_runtime.triton.examples.__main__ import run_all
+run_all(["missing", "fused_sequential"], 2, [64], pathlib.Path(sys.argv[1]))
+"""
+    env = {"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    failed, right = done.stdout.splitlines()[2:]
+    assert failed.startswith("missing")
+    assert "No module named" in failed
+    assert right.startswith("fused_sequential")
+    assert float(right.split()[-1]) < 2**-4
 
 
 def test_without_gpu_and_interpreter_the_way_out_is_named() -> None:

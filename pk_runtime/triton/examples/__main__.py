@@ -130,7 +130,7 @@ def main() -> int:
         return 2
     scratch = Path(tempfile.mkdtemp(prefix="pkforge-triton-"))
     try:
-        report = _run_all([*BASELINES, *given.patterns], ranks, given.sizes, scratch)
+        report = run_all([*BASELINES, *given.patterns], ranks, given.sizes, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if given.json:
@@ -138,7 +138,9 @@ def main() -> int:
     return 1 if any("failed" in found for found in report["patterns"].values()) else 0
 
 
-def _run_all(names: list[str], ranks: int, sizes: list[int], scratch: Path) -> dict[str, Any]:
+def run_all(names: list[str], ranks: int, sizes: list[int], scratch: Path) -> dict[str, Any]:
+    """Runs the patterns, prints a row for each size, and returns what was found by pattern: by size
+    what `summary` says, or "failed" and why. `scratch` is a folder for the processes' signs."""
     where = "Triton's interpreter" if INTERPRETED else torch.cuda.get_device_name(0)
     print(f"GEMM + all-scatter, bf16, M = N = K, {ranks} ranks, {where}, torch {torch.__version__}")
     print(f"{'':24}{'size':>6}{'eager us':>11}{'graph us':>11}{'max error':>11}")
