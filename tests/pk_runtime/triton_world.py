@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +35,7 @@ def run(
 
     with ThreadPoolExecutor(ranks) as pool:
         done = list(pool.map(one, range(ranks)))
+    shutil.rmtree(folder, ignore_errors=True)  # gone already if all have met
     for rank, process in enumerate(done):
         assert process.returncode == 0, f"rank {rank}: {process.stderr}"
     results = [json.loads(process.stdout) for process in done]

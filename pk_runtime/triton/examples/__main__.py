@@ -66,6 +66,7 @@ class Group:
         what the first that failed said."""
         self.turn.touch()
         ends = [process.result() for process in self.processes]
+        shutil.rmtree(self.folder, ignore_errors=True)  # gone already if all have met
         for rank, end in enumerate(ends):
             if not end.ok:
                 said = end.stderr.decode(errors="replace").strip().splitlines()[-3:]
