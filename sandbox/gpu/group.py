@@ -169,9 +169,18 @@ class RunnerGroup:
         self._processes.append(starter(command, theirs))
 
     def _ended(self, command: str, answers: Sequence[Answer]) -> GroupEnded:
-        """Stops every rank; what they said. SandboxFault if a sandbox itself failed."""
+        """Stops every rank; what they said.
+
+        SandboxFault if a sandbox failed, ExecutionError if a runner's own code did: neither is the
+        candidate's fault.
+        """
         with ThreadPoolExecutor(len(self._processes)) as threads:
             completed = list(threads.map(lambda process: process.kill(), self._processes))
+        for rank, answer in enumerate(answers):
+            if answer.body is not None and answer.body.get("internal") is True:
+                raise ExecutionError(
+                    f"the runner of rank {rank} failed at {command!r}: {clean(answer.failed)}"
+                )
         outcomes = [_outcome(rank, answer, completed[rank]) for rank, answer in enumerate(answers)]
         return GroupEnded(command, outcomes)
 

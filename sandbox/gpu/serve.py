@@ -78,7 +78,8 @@ def _answered(program: Serving, name: str, message: Message) -> Reply:
     except Refused as refused:
         return Reply({"failed": str(refused), "of": name, **refused.fields})
     except Exception as error:  # noqa: BLE001 - told to the other side, which decides
-        return Reply({"failed": f"{type(error).__name__}: {error}"[:4000], "of": name})
+        text = f"{type(error).__name__}: {error}"[:4000]
+        return Reply({"failed": text, "of": name, "internal": True})
     return Reply({"done": name, **reply.fields}, reply.files)
 
 

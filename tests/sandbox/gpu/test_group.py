@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pk_runtime.execution import ExecutionError
 from sandbox.gpu.group import GroupEnded, RunnerGroup, unprotected
 from sandbox.isolation import NamespaceExecutor
 from tests.sandbox.conformance import gone
@@ -60,6 +61,14 @@ def test_the_real_runner_says_that_there_is_no_driver(
     first = caught.value.outcomes[0]
     assert first.ended == "failed"
     assert "no NVIDIA driver" in first.error
+
+
+def test_a_mistake_of_the_runner_itself_is_not_the_candidates(folder: Path) -> None:
+    with (
+        RunnerGroup(unprotected, 2, folder, read_only=(), wait_s=0.1, argv=STAND_IN) as group,
+        pytest.raises(ExecutionError, match="the runner of rank 0 failed at 'start': KeyError"),
+    ):
+        group.ask("start", {}, timeout_s=20)
 
 
 def test_a_rank_that_dies_is_told_from_those_that_wait(folder: Path) -> None:
