@@ -27,6 +27,7 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _PIVOT_ROOT = 155
 _HERE, _EMPTY_PATH, _RECURSIVE = -100, 0x1000, 0x8000
 _CLONE, _CLOSE_ON_EXEC, _MOVE_EMPTY_PATH = 0x1, 0x80000, 0x4
+_MOVE_TO_LINK = 0x10  # the place may be a link, e.g. /usr/local/cuda: where it leads
 _ATTR_IDMAP = 0x00100000
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -104,7 +105,7 @@ def make_read_only(path: str) -> None:
 def attach(tree: int, target: str) -> None:
     """Mounts a detached tree and closes its descriptor."""
     path = os.fsencode(target)
-    moved = libc.syscall(_MOVE_MOUNT, tree, b"", _HERE, path, _MOVE_EMPTY_PATH)
+    moved = libc.syscall(_MOVE_MOUNT, tree, b"", _HERE, path, _MOVE_EMPTY_PATH | _MOVE_TO_LINK)
     check(moved, f"mount {target}")
     os.close(tree)
 

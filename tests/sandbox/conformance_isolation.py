@@ -54,6 +54,18 @@ def read_only_paths_cannot_be_written(executor: Executor, folder: Path) -> None:
 
 
 @isolated
+def a_read_only_path_may_be_a_link_below_a_system_folder(executor: Executor, folder: Path) -> None:
+    """As /usr/local/cuda is: a link to a folder that the sandbox shows already."""
+    links = (
+        path for top in ("/usr/local", "/usr/lib", "/usr/share") for path in Path(top).iterdir()
+    )
+    link = next(path for path in links if path.is_symlink() and path.is_dir())
+    listed = f"import os; print(len(os.listdir({str(link)!r})))"
+    done = run(executor, folder, listed, read_only=(link,))
+    assert done.stdout == f"{len(os.listdir(link))}\n".encode(), done.stderr
+
+
+@isolated
 def the_rest_of_the_machine_is_not_there(executor: Executor, folder: Path) -> None:
     work, secret = folder / "work", folder / "secret"
     work.mkdir()

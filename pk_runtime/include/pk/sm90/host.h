@@ -73,12 +73,13 @@ inline CUtensorMapDataType map_type(dtype t) {
 // Merges trailing dimensions, splits rows into planes and columns into parts, as the author asked.
 inline void apply(const view& v, tensor_info& t, const std::string& text) {
   const std::int64_t rows = std::int64_t(t.planes) * t.rows;
-  if (v.cols > 0 && v.cols != t.cols) {
-    if (t.pitch != t.cols) throw refusal(text + " has padding between its rows, so that they cannot be merged");
+  if (v.cols > 0) {
+    if (v.cols != t.cols && t.pitch != t.cols) throw refusal(text + " has padding between its rows, so that they cannot be merged");
     if (rows * t.cols % v.cols != 0)
       throw refusal(text + " has " + std::to_string(rows * t.cols) + " elements, which are not whole rows of " +
                     std::to_string(v.cols));
-    t.planes = 1, t.rows = int(rows * t.cols / v.cols), t.cols = v.cols, t.pitch = v.cols;
+    if (v.cols != t.cols) t.pitch = v.cols;
+    t.planes = 1, t.rows = int(rows * t.cols / v.cols), t.cols = v.cols;
   }
   if (v.planes > 0) {
     const int all = t.planes * t.rows;

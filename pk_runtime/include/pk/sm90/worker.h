@@ -109,14 +109,15 @@ PK_DEVICE void await_counter(const worker& self, failure_kind kind, int object, 
   }
 }
 
-// Until the phase of that parity of an mbarrier is complete: a slot of the ring that begins at `unit`.
+// Until the phase of that parity of an mbarrier is complete: a slot of the ring that begins at `unit`. Twice as
+// patient as the waits between ranks: the role that waits for a peer is the cause, and reports first.
 PK_DEVICE void await_phase(const worker& self, failure_kind kind, int unit, int slot, std::uint32_t bar,
                            std::uint32_t parity) {
   if (mbarrier_try_wait(bar, parity)) return;
   const std::uint64_t start = global_time();
   while (!mbarrier_try_wait(bar, parity)) {
     const std::uint64_t waited = global_time() - start;
-    if (waited > self.run->timeout_ns)
+    if (waited > 2 * self.run->timeout_ns)
       stop_waiting(self, kind, this_block().ring_at[unit], slot, parity ^ 1, parity, waited);
   }
 }
