@@ -68,6 +68,8 @@ class StandIn:
         self._graphs[graph] = (case, sets, meet)
 
     def replay(self, graph: str, times: int) -> list[float]:
+        if graph not in self._graphs:
+            raise Refused(f"there is no graph {graph!r}")
         case, sets, meet = self._graphs[graph]
         for chosen in sorted(set(sets)):
             self._one(case, chosen, 1 if self._does != "wrong when timed" else -1)
