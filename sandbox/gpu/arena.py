@@ -84,7 +84,10 @@ class Place:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes of an element; ArenaError for a dtype that kernels have no number for."""
+        if self.spec.dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise ArenaError(f"a tensor is {self.spec.dtype}; GPU kernels bind {known}")
         return DTYPES[self.spec.dtype][0]
 
     @property

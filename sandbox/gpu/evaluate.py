@@ -8,6 +8,8 @@ correct, 2 wrong arguments, 5 the judge could not work.
 
 import argparse
 import json
+import secrets
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -42,12 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"error: the candidate was not run: {error}")
         return NO_VERDICT
     verdicts: list[Verdict] = []
+    seconds: list[float] = []
     with Judge(cache=chosen.cache, executor=executor) as judge:
         for number in range(chosen.repeat):
             started = time.monotonic()
             try:
                 verdict = judge.evaluate(
-                    candidate,
+                    _anew(candidate) if chosen.fresh else candidate,
                     problem,
                     target,
                     shapes=chosen.shape,
@@ -59,13 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _say(f"error: {error}")
                 return NO_VERDICT if isinstance(error, TargetNotAvailable) else USAGE
             verdicts.append(verdict)
+            seconds.append(time.monotonic() - started)
             run = f" (run {number + 1} of {chosen.repeat})" if chosen.repeat > 1 else ""
-            lines = [*explain(verdict), f"  {time.monotonic() - started:.1f} s{run}"]
+            lines = [*explain(verdict), f"  {seconds[-1]:.1f} s{run}"]
             sys.stdout.write("\n".join(lines) + "\n\n")
             sys.stdout.flush()
             if chosen.json is not None:
                 text = json.dumps([v.to_json() for v in verdicts], indent=1)
                 chosen.json.write_text(text + "\n", encoding="utf-8")
+    if len(seconds) > 1:
+        warm = statistics.median(seconds[1:])
+        sys.stdout.write(f"warm: {warm:.1f} s a candidate, {3600 / warm:.0f} candidates an hour\n")
     last = verdicts[-1]
     if last.status == "infra_error":
         return NO_VERDICT
@@ -87,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-isolation", action="store_true", help="run without a sandbox")
     parser.add_argument("--json", type=Path, help="file for the verdicts, a list")
     parser.add_argument("--repeat", type=_positive, default=1, help="judge so often, kept warm")
+    parser.add_argument("--fresh", action="store_true", help="compile it anew every time")
     parser.add_argument("--cache", type=Path, default=_CACHE, help=f"default: {_CACHE}")
     return parser
 
@@ -105,6 +113,12 @@ def _candidate(file: Path, language: str | None, knobs: Sequence[str]) -> Candid
         chosen[name] = int(value)
     main_file = MAIN_FILE[cast(Language, kind)]
     return Candidate(cast(Language, kind), {main_file: file.read_text(encoding="utf-8")}, chosen)
+
+
+def _anew(candidate: Candidate) -> Candidate:
+    """The same kernel with a comment that no cache knows."""
+    text = f"{candidate.source}\n// {secrets.token_hex(8)}\n"
+    return Candidate(candidate.language, {candidate.main_file: text}, candidate.knobs)
 
 
 def _progress(started: float) -> Callable[[str, dict[str, Any]], None]:

@@ -33,6 +33,7 @@ def test_simulated_targets_work_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr()
     assert shown.out.count("correct: every check passed") == 2
     assert "(run 2 of 2)" in shown.out
+    assert "candidates an hour" in shown.out
     assert "check shape=tiny world_size=4" in shown.err
     first, second = (Verdict.from_json(item) for item in json.loads(told.read_text()))
     assert first == second
