@@ -297,6 +297,7 @@ class _Shape:
             roofline_fraction=roof.us / us,
             bottleneck=roof.binding,
             detail={
+                "bottleneck": _bottleneck(us, roof),
                 "protocol": PROTOCOL,
                 "baseline": BASELINE if graphed else EAGER_BASELINE.format(why=self._no_graph),
                 "throughput": throughput,
@@ -321,6 +322,17 @@ class _Shape:
                 "summary": summary, "shape": self._shape.name, "candidate_us": us,
                 "roofline_us": roof.us, "binding": roof.binding,
             })  # fmt: skip
+
+
+def _bottleneck(us: float, roof: Roofline) -> dict[str, Any]:
+    """What the time can be told to consist of without a profile."""
+    return {
+        "name": roof.binding,
+        "why": f"Not profiled. {roof.binding} alone takes {roof.us:.1f} us at its nominal peak; the "
+        f"other {us - roof.us:.1f} of {us:.1f} us are launch, waits, work that does not overlap, or "
+        "a rate below the peak.",
+        "utilization": {name: round(term / us, 4) for name, term in roof.terms_us.items()},
+    }
 
 
 def _achieved(shape: ShapeInfo, us: float) -> dict[str, float]:

@@ -156,6 +156,10 @@ class Worker:
         case = self._cases.pop(key, None)
         if case is not None:
             case.close()
+        del case
+        if self._device.type == "cuda":
+            # Runners and the memory lent to them do not come out of PyTorch's cache.
+            torch.cuda.empty_cache()
         return {}
 
     def _do_baseline(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,9 @@ def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> N
     assert timing.detail["launches"] % 3 == 0
     assert timing.detail["blocks"] == 131
     assert timing.detail["achieved"]["nvlink_gb_per_s"] > 0
+    assert timing.detail["bottleneck"]["name"] == timing.bottleneck == "nvlink"
+    assert timing.detail["bottleneck"]["why"].startswith("Not profiled. nvlink alone takes")
+    assert 0 < timing.detail["bottleneck"]["utilization"]["nvlink"] < 1
 
 
 @pytest.mark.slow
