@@ -328,9 +328,9 @@ def _bottleneck(us: float, roof: Roofline) -> dict[str, Any]:
     """What the time can be told to consist of without a profile."""
     return {
         "name": roof.binding,
-        "why": f"Not profiled. {roof.binding} alone takes {roof.us:.1f} us at its nominal peak; the "
-        f"other {us - roof.us:.1f} of {us:.1f} us are launch, waits, work that does not overlap, or "
-        "a rate below the peak.",
+        "why": f"Not profiled. {roof.binding} alone takes {roof.us:.1f} us at its nominal peak; "
+        f"the other {us - roof.us:.1f} of {us:.1f} us are launch, waits, work that does not "
+        "overlap, or a rate below the peak.",
         "utilization": {name: round(term / us, 4) for name, term in roof.terms_us.items()},
     }
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sandbox.gpu import device, machine
 from sandbox.gpu.bench import Bench
 from sandbox.gpu.check import Check, plan
 from sandbox.gpu.group import START_S, GroupEnded, RunnerGroup, Starter, sandboxed, unprotected
+from sandbox.gpu.lease import lease
 from sandbox.gpu.pool import GpuPool, WorkerFailed
 from sandbox.gpu.serve import close_files
 from sandbox.isolation import (
@@ -82,16 +83,19 @@ class GpuJudging:
                 library, helpers = building.result()
             with watch("start workers"):
                 starting.result()
-        try:
-            return self._on_gpus(
-                pool, target, host, description, shapes, depth, seed, progress,
-                library, helpers, watch,
-            )  # fmt: skip
-        except StageFailed as failed:
-            failed.evidence["seconds"] = watch.seconds
-            if failed.status in _HARD:
-                failed.evidence["gpus"] = self._looked_at(pool)
-            raise
+        with ExitStack() as held:
+            with watch("wait for GPUs"):
+                held.enter_context(lease())
+            try:
+                return self._on_gpus(
+                    pool, target, host, description, shapes, depth, seed, progress,
+                    library, helpers, watch,
+                )  # fmt: skip
+            except StageFailed as failed:
+                failed.evidence["seconds"] = watch.seconds
+                if failed.status in _HARD:
+                    failed.evidence["gpus"] = self._looked_at(pool)
+                raise
 
     def close(self) -> None:
         """Ends the workers."""

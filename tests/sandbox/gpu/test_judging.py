@@ -70,7 +70,7 @@ def test_a_right_kernel_is_judged_and_timed(judge: Judge) -> None:
     assert verdict.status == "correct", verdict.summary
     assert [timing.shape for timing in verdict.timings] == ["m1024n1024"]
     assert set(verdict.evidence["seconds"]) == {
-        "build", "start workers", "start ranks", "check", "bench",
+        "build", "start workers", "wait for GPUs", "start ranks", "check", "bench",
     }  # fmt: skip
     assert verdict.isolation["isolated"] is False
     assert Verdict.from_json(verdict.to_json()) == verdict
