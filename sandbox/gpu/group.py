@@ -5,6 +5,8 @@ them said is in `GroupEnded`.
 """
 
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -228,10 +230,11 @@ class _LocalProcess:
         return None if self._process.poll() is None else self.kill()
 
     def kill(self) -> Completed:
-        """Ends it."""
+        """Ends it, with what it started."""
         if self._completed is not None:
             return self._completed
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         _, stderr = self._process.communicate()
         code = self._process.returncode
         self._completed = Completed(
