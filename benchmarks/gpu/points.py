@@ -173,19 +173,21 @@ RS: tuple[Choice, ...] = (
     ("gemm_reducescatter", {"stages": 3, "super_m": 1}),
     ("gemm_reducescatter", {"lag": 0}),
     ("gemm_reducescatter", {"lag": 32, "super_m": 4}),
+    ("gemm_reducescatter", {"block_n": 128, "lag": 64}),
 )
 AR: tuple[Choice, ...] = (
     ("gemm_allreduce", {}),
     ("gemm_allreduce", {"super_m": 1}),
     ("gemm_allreduce", {"lag": 8}),
     ("gemm_allreduce", {"lag": 64}),
+    ("gemm_allreduce", {"block_n": 128}),
 )
 AG: tuple[Choice, ...] = (
     ("allgather_gemm", {}),
     ("allgather_gemm", {"comm_sms": 16}),
-    ("allgather_gemm", {"stages": 4, "super_m": 4}),
-    ("allgather_gemm", {"segment": 8}),
-    ("allgather_gemm", {"segment": 2}),
+    ("allgather_gemm", {"super_m": 16}),
+    ("allgather_gemm", {"segment": 4}),
+    ("allgather_gemm", {"segment": 2, "block_n": 128}),
 )
 SCATTER: tuple[Choice, ...] = (("gemm_allscatter", {}), ("gemm_allscatter", {"super_m": 1}))
 FUSED_RS, FUSED_AG = ("cublas", "torch_fused_rs"), ("cublas", "torch_fused_ag")

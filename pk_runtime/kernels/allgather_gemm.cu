@@ -7,10 +7,10 @@
 #include <pk/pk.h>
 using namespace pk;
 
-constexpr int stages = knob("stages", 3, {2, 3, 4, 5, 6});
+constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
 constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
 constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
-constexpr int segment = knob("segment", 4, {1, 2, 4, 8, 16});  // chunks of a row block that one counter stands for
+constexpr int segment = knob("segment", 8, {1, 2, 4, 8, 16});  // chunks of a row block that one counter stands for
 
 struct allgather_gemm {
   static constexpr int comm_sms = knob("comm_sms", 0, {0, 4, 8, 12, 16, 20, 24, 32});

@@ -70,7 +70,7 @@ DEFECTS = (
            f"{_OWN_SIGNAL} {_OWN_SIGNAL.replace('peer', 'self.rank()')}", "race",
            ("'ready'", "in launch 0")),
     Defect("wrong expected count", *_AG, "k / steps_per_segment), segment);",
-           "k / steps_per_segment), segment + 1);", "deadlock", ("expected 5, seen 4",)),
+           "k / steps_per_segment), segment + 1);", "deadlock", ("expected 9, seen 8",)),
     Defect("swapped rank", *_AG, "place{g.full[peer], coord{self.rank(),",
            "place{g.full[peer], coord{peer,", "wrong_output", ("c on",)),
     Defect("tile out of range", *_AG, "place{g.a, coord{row, col}}, 1,",
