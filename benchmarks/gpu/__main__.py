@@ -39,7 +39,7 @@ from pk_runtime.toolchain import ToolchainError
 
 FORMAT = 1
 MAX_GPUS = 8
-SILENCE_S = 120.0
+SILENCE_S = 60.0
 MAX_STARTS = 12
 LINK_GB_PER_S = 350.0
 LINK_SOURCE = "SM-driven transfers with all GPUs busy, measured on 4x H200"

@@ -169,18 +169,19 @@ def ladders(world: int) -> tuple[Ladder, ...]:
 
 RS: tuple[Choice, ...] = (
     ("gemm_reducescatter", {}),
-    ("gemm_reducescatter", {"super_m": 1}),
-    ("gemm_reducescatter", {"stages": 3, "super_m": 1}),
-    ("gemm_reducescatter", {"lag": 0}),
-    ("gemm_reducescatter", {"lag": 32, "super_m": 4}),
-    ("gemm_reducescatter", {"block_n": 128, "lag": 64}),
+    ("gemm_reducescatter", {"super_m": 2}),
+    ("gemm_reducescatter", {"stages": 3}),
+    ("gemm_reducescatter", {"lag": 16}),
+    ("gemm_reducescatter", {"lag": 64, "super_m": 8}),
+    ("gemm_reducescatter", {"block_n": 128}),
 )
 AR: tuple[Choice, ...] = (
     ("gemm_allreduce", {}),
-    ("gemm_allreduce", {"super_m": 1}),
-    ("gemm_allreduce", {"lag": 8}),
-    ("gemm_allreduce", {"lag": 64}),
-    ("gemm_allreduce", {"block_n": 128}),
+    ("gemm_allreduce", {"stages": 4}),
+    ("gemm_allreduce", {"comm_sms": 32, "stages": 4}),
+    ("gemm_allreduce", {"block_n": 128, "stages": 4}),
+    ("gemm_allreduce_inline", {}),
+    ("gemm_allreduce_inline", {"block_n": 128}),
 )
 AG: tuple[Choice, ...] = (
     ("allgather_gemm", {}),

@@ -13,7 +13,7 @@ _FILES: dict[str, tuple[str, ...]] = {
     "broadcast": ("broadcast", "broadcast_ll"),
     "gather": ("gather",),
     "gemm_allgather": ("gemm_allscatter",),
-    "gemm_allreduce": ("gemm_allreduce",),
+    "gemm_allreduce": ("gemm_allreduce", "gemm_allreduce_inline"),
     "gemm_reducescatter": ("gemm_reducescatter",),
     "reduce": ("reduce_to_root",),
     "reducescatter": ("reducescatter", "reducescatter_pull", "reducescatter_ll"),

@@ -9,8 +9,8 @@ using namespace pk;
 
 constexpr int stages = knob("stages", 4, {2, 3, 4, 5, 6});
 constexpr int block_n = knob("block_n", 256, {128, 192, 256});  // columns of an output tile
-constexpr int super_m = knob("super_m", 8, {1, 2, 4, 8, 16});
-constexpr int lag = knob("lag", 128, {0, 16, 32, 64, 96, 128, 192, 256});  // own tiles behind the others
+constexpr int super_m = knob("super_m", 4, {1, 2, 4, 8, 16});
+constexpr int lag = knob("lag", 32, {0, 16, 32, 64, 96, 128, 192, 256});  // own tiles behind the others
 
 struct gemm_reducescatter {
   using mm = gemm<128, block_n, 64, stages>;

@@ -90,7 +90,12 @@ DEFECTS = (
            "g.y[self.rank()], {at.plane,", "wrong_output", ("own input x",)),
     Defect("input overwritten", "alltoall", "alltoall", "store_async(self, g.y[at.plane], {",
            "store_async(self, g.x, {", "crashed", ("'x'", "which is an input")),
-    Defect("dropped signal", "gemm_allreduce", "gemm_allreduce",
+    Defect("dropped signal", "gemm_allreduce_inline", "gemm_allreduce",
            "signal(self, g.ready, k.owner, k.tile);", ";", "deadlock",
            ("loader", "waits for signal 'ready'")),
+    Defect("dropped signal", "gemm_allreduce", "gemm_allreduce",
+           "signal(self, g.ready, owner, p.row * g.chunks() + col);", ";", "deadlock",
+           ("communicator", "waits for signal 'ready'")),
+    Defect("wrong reduction", "gemm_allreduce", "gemm_allreduce", "self, self.world(), [&](int r)",
+           "self, self.world() - 1, [&](int r)", "wrong_output", ("without rank 3",)),
 )  # fmt: skip
