@@ -16,7 +16,7 @@ import torch
 from pk_runtime.calibrate import compute, latencies, nccl, tables, transfers
 from pk_runtime.calibrate.machine import describe
 from pk_runtime.calibrate.node import Node
-from pk_runtime.calibrate.probes import MAX_PEERS, ProbeError, Probes, build
+from pk_runtime.calibrate.probes import MAX_PEERS, PartlyMeasuredError, ProbeError, Probes, build
 from pk_runtime.calibrate.sheet_writer import sheet_text
 from pk_runtime.calibrate.transfers import Plan, Row
 from pk_runtime.sheet import Sheet, SheetError, load_sheet, read_sheet, sheet_names
@@ -55,7 +55,7 @@ def quick(sms: int) -> Effort:
         copy_bytes=(2048, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB),
         staged_bytes=64 * MIB,
     )
-    sizes = (8192, 65536, MIB, 16 * MIB, 256 * MIB)
+    sizes = (65536, MIB, 16 * MIB, 256 * MIB)
     return Effort(3, plan, compute.SHAPES[:5], (0, 8, 16), sizes, 60.0)
 
 
@@ -176,8 +176,12 @@ def measure(gpus: int, *, quick_only: bool, only: Sequence[str] | None) -> dict[
             continue
         try:
             rows = run()
+        except PartlyMeasuredError as error:
+            rows, record["errors"][name] = error.rows, str(error)
         except (ProbeError, RuntimeError, OSError) as error:
             record["errors"][name] = f"{type(error).__name__}: {error}"
+            continue
+        if not rows:
             continue
         record["results"][name] = rows
         print(f"\n{tables.render(name, rows)}", flush=True)

@@ -1,27 +1,32 @@
-"""NCCL's collectives by size, eager and in a CUDA graph: one process per GPU, unicast only."""
+"""NCCL's collectives by size, eager and in a CUDA graph: one process per GPU, unicast only.
 
-import json
+Rank 0 sends every result as it has it. A point that fails, or takes too long, costs itself alone:
+the processes are ended, and new ones go on behind it.
+"""
+
+import multiprocessing  # house: processes, NCCL wants one process per GPU
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import connection  # house: processes, results come as they are measured
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import (
-    ProcessExitedException,
-    ProcessRaisedException,
-    start_processes,
-)
 
-from pk_runtime.calibrate.probes import ProbeError
+from pk_runtime.calibrate.probes import PartlyMeasuredError
 from pk_runtime.calibrate.transfers import Row
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+Backend = Literal["nccl", "gloo"]
+# Without GPUs, gloo on the CPU shows that all of this works; its times mean nothing.
+MODES: dict[Backend, tuple[str, ...]] = {"nccl": ("eager", "graph"), "gloo": ("eager",)}
 # Unicast only; and over the loopback interface, for nodes without a network.
 ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
@@ -32,41 +37,50 @@ ENVIRONMENT = {
 }
 SAMPLE_US = 4000.0
 MAX_CALLS = 50
+GRAPHED_CALLS = 10
+START_S = 45.0  # new processes that import torch and meet
+POINT_S = 10.0  # one operation at one size in one mode; it takes well under one second
 CALL_LIMIT_S = 60
+END_S = 5.0
+
+Point = tuple[str, int, str]  # operation, bytes, mode
 
 
-def measure_nccl(world: int, sizes: tuple[int, ...], rounds: int, limit_s: float) -> list[Row]:
-    """Every collective at every size. ProbeError if the processes fail or take over `limit_s`.
+def measure_nccl(
+    world: int,
+    sizes: Sequence[int],
+    rounds: int,
+    limit_s: float,
+    *,
+    backend: Backend = "nccl",
+) -> list[Row]:
+    """Every collective at every size, within `limit_s` in all.
 
     The bytes are one rank's buffer for all_reduce and all_to_all, one rank's shard for all_gather
     (its input) and reduce_scatter (its output). Times are the maximum over ranks, median over
-    `rounds` rounds of several calls in a row.
+    `rounds` rounds of several calls in a row. PartlyMeasuredError, which has the rows there are, if
+    some points failed or there was no time for them.
     """
     # house: environment, NCCL and torch are told nothing any other way
     os.environ.update(ENVIRONMENT)
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        # house: processes, NCCL wants one process per GPU
-        group = start_processes(  # type: ignore[no-untyped-call]
-            _rank,
-            args=(world, str(Path(folder) / "store"), sizes, rounds, str(result)),
-            nprocs=world,
-            join=False,
-            start_method="spawn",
-        )
-        deadline = time.monotonic() + limit_s
-        try:
-            while not group.join(timeout=1.0):
-                if time.monotonic() > deadline:
-                    raise ProbeError(f"NCCL did not finish within {limit_s:g} s")
-            rows: list[Row] = json.loads(result.read_text(encoding="utf-8"))
-        except (ProcessRaisedException, ProcessExitedException) as error:
-            raise ProbeError(f"NCCL: {str(error).strip().splitlines()[-1]}") from error
-        finally:
-            for process in group.processes:
-                if process.is_alive():
-                    process.kill()
-                process.join(10.0)
+    left = [(op, size, mode) for op in OPS for size in sizes for mode in MODES[backend]]
+    rows: list[Row] = []
+    failed: list[str] = []
+    deadline = time.monotonic() + limit_s
+    while left:
+        ranks = _Ranks(world, left, rounds, backend)
+        lost = ranks.run(deadline)
+        rows += ranks.rows
+        del left[: len(ranks.rows)]
+        if lost is None or not left:
+            break
+        if not ranks.met or time.monotonic() >= deadline:
+            failed.append(f"{lost}; {len(left)} points not measured")
+            break
+        op, size, mode = left.pop(0)
+        failed.append(f"{op} of {size} bytes, {mode}: {lost}")
+    if failed:
+        raise PartlyMeasuredError("; ".join(failed), rows)
     return rows
 
 
@@ -81,40 +95,141 @@ def bus_bytes(op: str, size: int, world: int) -> float:
     }[op]
 
 
-def _rank(rank: int, world: int, store: str, sizes: tuple[int, ...], rounds: int, out: str) -> None:
-    torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=CALL_LIMIT_S),
-        device_id=torch.device("cuda", rank),
-    )
-    rows: list[Row] = []
-    for op in OPS:
-        for size in sizes:
-            call = _call(op, size, world)
-            for mode, run, per_run in (("eager", call, 1), ("graph", *_graphed(call))):
-                us = _time_us(run, rounds) / per_run
-                bus = bus_bytes(op, size, world) / us / 1e3
-                row = {"op": op, "mode": mode, "bytes": size, "us": round(us, 3)}
-                rows.append({**row, "bus_gb_per_s": round(bus, 2)})
-            del call
-            torch.cuda.empty_cache()
-    if rank == 0:
-        Path(out).write_text(json.dumps(rows), encoding="utf-8")
-    torch.cuda.synchronize()
-    dist.barrier()
-    dist.destroy_process_group()
+class _Ranks:
+    """One set of processes, from their start to their end or loss."""
+
+    def __init__(self, world: int, points: Sequence[Point], rounds: int, backend: Backend) -> None:
+        self.world, self.points = world, tuple(points)
+        self.rounds, self.backend = rounds, backend
+        self.met = False
+        self.rows: list[Row] = []  # those of the first points, in their order
+
+    def run(self, deadline: float) -> str | None:
+        """Measures the points; why that ended early, None if it did not."""
+        # house: processes, NCCL wants one process per GPU
+        context = multiprocessing.get_context("spawn")
+        pipes: list[connection.Connection] = []
+        children = []
+        with tempfile.TemporaryDirectory() as folder:
+            store = str(Path(folder) / "store")
+            plan = _Plan(self.world, store, self.points, self.rounds, self.backend)
+            try:
+                for rank in range(self.world):
+                    ours, theirs = context.Pipe()
+                    pipes.append(ours)
+                    child = context.Process(target=_rank, args=(rank, plan, theirs), daemon=True)
+                    child.start()
+                    theirs.close()
+                    children.append(child)
+                return self._listen(pipes, deadline)
+            finally:
+                for child in children:
+                    child.kill()
+                for child in children:
+                    child.join(END_S)
+                for pipe in pipes:
+                    pipe.close()
+
+    def _listen(self, pipes: list[connection.Connection], deadline: float) -> str | None:
+        while True:
+            limit = POINT_S if self.met else START_S
+            patience = min(limit, deadline - time.monotonic())
+            ready = connection.wait(pipes, max(0.0, patience))
+            if not ready and patience < limit:
+                return "the time for this section is up"
+            if not ready:
+                return f"{'no result' if self.met else 'the processes did not meet'} in {limit:g} s"
+            # Rank 0 first, and all it has said: results before what another rank says of their end.
+            for rank, pipe in enumerate(pipes):
+                while pipe in ready and pipe.poll():
+                    try:
+                        kind, what = pipe.recv()
+                    except (EOFError, OSError):
+                        return f"rank {rank} ended without a word"
+                    if kind == "lost":
+                        return f"rank {rank}: {what}"
+                    if kind == "done":
+                        return None
+                    self.met = True
+                    if kind == "row":
+                        self.rows.append(what)
 
 
-def _call(op: str, size: int, world: int) -> Callable[[], object]:
-    small, large = _buffer(size), _buffer(size * (1 if op.startswith("all_to") else world))
+@dataclass(frozen=True)
+class _Plan:
+    """What the processes are to do; `store` is a file that does not exist yet, where they meet."""
+
+    world: int
+    store: str
+    points: tuple[Point, ...]
+    rounds: int
+    backend: Backend
+
+    def device(self, rank: int) -> torch.device:
+        """Where a rank's tensors are."""
+        return torch.device("cuda", rank) if self.backend == "nccl" else torch.device("cpu")
+
+
+def _rank(rank: int, plan: _Plan, pipe: connection.Connection) -> None:
+    """The process of one rank. Rank 0 sends "met", a "row" per point and "done"; any rank "lost".
+
+    It is ended from outside, once everything has been heard: destroying a process group waits for
+    every CUDA graph that holds a collective of it, and that a rank is gone can fail its peers.
+    """
+    try:
+        device = plan.device(rank)
+        if plan.backend == "nccl":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            plan.backend,
+            init_method=f"file://{plan.store}",
+            rank=rank,
+            world_size=plan.world,
+            timeout=timedelta(seconds=CALL_LIMIT_S),
+            device_id=device if plan.backend == "nccl" else None,
+        )
+        dist.barrier()
+        if rank == 0:
+            pipe.send(("met", None))
+        for point in plan.points:
+            row = _measure(point, plan, device)
+            if rank == 0:
+                pipe.send(("row", row))
+        if rank == 0:
+            pipe.send(("done", None))
+    except Exception as error:  # noqa: BLE001  whatever it is, the parent has to know
+        text = (str(error).strip() or "no message").splitlines()[0]
+        pipe.send(("lost", f"{type(error).__name__}: {text[:300]}"))
+    pipe.poll(CALL_LIMIT_S)
+    os._exit(0)
+
+
+def _measure(point: Point, plan: _Plan, device: torch.device) -> Row:
+    op, size, mode = point
+    call = _call(op, size, plan.world, device)
+    run, per_run = _graphed(call) if mode == "graph" else (call, 1)
+    us = _time_us(run, plan.rounds, device) / per_run
+    bus = bus_bytes(op, size, plan.world) / us / 1e3
+    del run, call
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return {
+        "op": op,
+        "mode": mode,
+        "bytes": size,
+        "us": round(us, 3),
+        "bus_gb_per_s": round(bus, 2),
+    }
+
+
+def _call(op: str, size: int, world: int, device: torch.device) -> Callable[[], object]:
+    small = _buffer(size, device)
     if op == "all_reduce":
         return lambda: dist.all_reduce(small)
     if op == "all_to_all":
-        return lambda: dist.all_to_all_single(large, small)
+        other = _buffer(size, device)
+        return lambda: dist.all_to_all_single(other, small)
+    large = _buffer(size * world, device)
     if op == "all_gather":
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         return lambda: gather(large, small)
@@ -122,12 +237,9 @@ def _call(op: str, size: int, world: int) -> Callable[[], object]:
     return lambda: scatter(small, large)
 
 
-def _buffer(size: int) -> Tensor:
+def _buffer(size: int, device: torch.device) -> Tensor:
     """Random numbers; repeated sums overflow in time, which changes no time."""
-    return torch.randn(size // 2, device="cuda").to(torch.bfloat16)
-
-
-GRAPHED_CALLS = 10
+    return torch.randn(size // 2, device=device).to(torch.bfloat16)
 
 
 def _graphed(call: Callable[[], object]) -> tuple[Callable[[], object], int]:
@@ -142,15 +254,22 @@ def _graphed(call: Callable[[], object]) -> tuple[Callable[[], object], int]:
     return graph.replay, GRAPHED_CALLS
 
 
-def _time_us(run: Callable[[], object], rounds: int) -> float:
+def _time_us(run: Callable[[], object], rounds: int, device: torch.device) -> float:
     for _ in range(3):
         run()
-    once = _maximum(_span_us(run, 1))
+    once = _maximum(_span_us(run, 1, device), device)
     calls = max(1, min(MAX_CALLS, round(SAMPLE_US / once)))
-    return statistics.median(_maximum(_span_us(run, calls)) for _ in range(rounds)) / calls
+    spans = [_maximum(_span_us(run, calls, device), device) for _ in range(rounds)]
+    return statistics.median(spans) / calls
 
 
-def _span_us(run: Callable[[], object], calls: int) -> float:
+def _span_us(run: Callable[[], object], calls: int, device: torch.device) -> float:
+    if device.type != "cuda":
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return (time.perf_counter() - begun) * 1e6
     torch.cuda.synchronize()
     dist.barrier()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -162,7 +281,7 @@ def _span_us(run: Callable[[], object], calls: int) -> float:
     return float(start.elapsed_time(end)) * 1e3
 
 
-def _maximum(us: float) -> float:
-    value = torch.tensor(us, dtype=torch.float64, device="cuda")
+def _maximum(us: float, device: torch.device) -> float:
+    value = torch.tensor(us, dtype=torch.float64, device=device)
     dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return float(value.item())

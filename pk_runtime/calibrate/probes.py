@@ -21,6 +21,14 @@ class ProbeError(RuntimeError):
     """A probe could not be started, or a wait inside one ran out."""
 
 
+class PartlyMeasuredError(ProbeError):
+    """Some points of a section failed; `rows` are those that did not."""
+
+    def __init__(self, message: str, rows: list[dict[str, object]]) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
 class Transfer(c.Structure):
     """`struct transfer` of probe_transfers.cuh; the addresses are device pointers."""
 

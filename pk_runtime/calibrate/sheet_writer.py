@@ -39,13 +39,16 @@ def sheet_text(record: Record, base: Sheet, name: str) -> str:
         *_table("gemm_model", base.gemm_model, {}, kept),
         *_gemms(found, base, kept),
     ]
-    collectives, others = found.collectives(), base.collectives if same else ()
+    collectives = found.collectives()
     for table in collectives:
         lines += _table("collectives", table, {}, MEASURED, array=True)
     measured = {(t.op, t.library, t.mode) for t in collectives}
-    left = [t for t in others if (t.op, t.library, t.mode) not in measured]
-    for table in left or (() if collectives else base.collectives):
-        lines += _table("collectives", table, {}, kept, array=True)
+    operators = {t.op for t in collectives}
+    for table in base.collectives:
+        # The times of another number of ranks stand in only for what was not measured at all.
+        new = (table.op, table.library, table.mode) not in measured
+        if new and (same or table.op not in operators):
+            lines += _table("collectives", table, {}, kept, array=True)
     transfers = found.transfers()
     for transfer in transfers:
         lines += _table("transfers", transfer, {}, MEASURED, array=True)

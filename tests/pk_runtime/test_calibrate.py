@@ -1,6 +1,7 @@
 """The measuring tool, as far as it goes without GPUs: what it builds, prints and writes."""
 
 import ctypes
+import multiprocessing
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import torch
 from pk_runtime.baseline import collective_us
 from pk_runtime.calibrate import cli, compute, latencies, nccl, node, tables, transfers
 from pk_runtime.calibrate import probes as probe_module
-from pk_runtime.calibrate.probes import KINDS, ProbeError, Probes, Transfer, build
+from pk_runtime.calibrate.probes import (
+    KINDS,
+    PartlyMeasuredError,
+    ProbeError,
+    Probes,
+    Transfer,
+    build,
+)
 from pk_runtime.calibrate.sheet_writer import sheet_text
 from pk_runtime.sheet import load_sheet, read_sheet
 
@@ -79,6 +87,41 @@ def row(mechanism: str, pattern: str, chunk: int, in_flight: int, sms: int, rate
         "us": 1000.0,
         "gb_per_s": rate,
     }
+
+
+def test_collectives_are_measured_in_processes_of_their_own() -> None:
+    rows = nccl.measure_nccl(2, (2048, 4096), rounds=1, limit_s=120.0, backend="gloo")
+    measured = [(row["op"], row["bytes"], row["mode"]) for row in rows]
+    assert measured == [(op, size, "eager") for op in nccl.OPS for size in (2048, 4096)]
+    assert all(isinstance(row["us"], float) and row["us"] > 0 for row in rows)
+    assert not multiprocessing.active_children()
+
+
+def test_a_collective_that_fails_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "OPS", ("all_reduce", "all_to_all"))
+    impossible = -2  # bytes
+    with pytest.raises(PartlyMeasuredError) as caught:
+        nccl.measure_nccl(2, (impossible, 2048), rounds=1, limit_s=120.0, backend="gloo")
+    first, second = str(caught.value).split("; ")
+    assert re.match(r"all_reduce of -2 bytes, eager: rank \d: RuntimeError: .*negative", first)
+    assert re.match(r"all_to_all of -2 bytes, eager: rank \d: RuntimeError: .*negative", second)
+    assert [(row["op"], row["bytes"]) for row in caught.value.rows] == [
+        ("all_reduce", 2048),
+        ("all_to_all", 2048),
+    ]
+
+
+def test_processes_that_do_not_meet_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "START_S", 0.0)
+    with pytest.raises(PartlyMeasuredError, match="did not meet in 0 s; 4 points") as caught:
+        nccl.measure_nccl(2, (2048,), rounds=1, limit_s=120.0, backend="gloo")
+    assert not caught.value.rows
+    assert not multiprocessing.active_children()
+
+
+def test_the_section_ends_in_time() -> None:
+    with pytest.raises(PartlyMeasuredError, match="time for this section is up; 4 points"):
+        nccl.measure_nccl(2, (2048,), rounds=1, limit_s=0.0, backend="gloo")
 
 
 def record() -> dict[str, Any]:
