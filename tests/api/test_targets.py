@@ -12,6 +12,7 @@ def test_targets_say_whether_their_times_are_simulated(api: Api) -> None:
     assert items["sim:h200x4"]["kind"] == "simulated"
     assert items["cuda:h200x4"]["kind"] == "measured"
     assert items["sim:h200x4"]["world_size"] == 4
+    assert items["sim:h200x2"]["world_size"] == items["cuda:h200x2"]["world_size"] == 2
 
 
 def test_targets_say_whether_this_machine_can_judge_on_them(api: Api) -> None:

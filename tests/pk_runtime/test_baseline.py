@@ -13,7 +13,9 @@ def sheet() -> Sheet:
     return load_sheet("h200x4")
 
 
-def test_the_gemm_model_meets_every_measured_gemm(sheet: Sheet) -> None:
+@pytest.mark.parametrize("name", ["h200x2", "h200x4"])
+def test_the_gemm_model_meets_every_measured_gemm(name: str) -> None:
+    sheet = load_sheet(name)
     for m, n, k, measured in sheet.gemms.m_n_k_us:
         assert gemm_us(m, n, k, sheet) == pytest.approx(measured, rel=0.05), (m, n, k)
 
@@ -34,6 +36,19 @@ def test_the_sum_meets_what_was_measured_as_a_whole(
     sheet: Sheet, work: BaselineWork, measured_us: float
 ) -> None:
     assert baseline_us(work, sheet) == pytest.approx(measured_us, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("work", "measured_us"),
+    [
+        (BaselineWork((2048, 2048, 1024), "reduce_scatter", 4 * MIB), 46.4),
+        (BaselineWork((8192, 8192, 4096), "reduce_scatter", 64 * MIB), 1087.7),
+        (BaselineWork((8192, 4096, 8192), "all_gather", 64 * MIB), 1054.6),
+        (BaselineWork((8192, 8192, 4096), "all_reduce", 128 * MIB), 1221.5),
+    ],
+)
+def test_so_does_the_sum_of_two_gpus(work: BaselineWork, measured_us: float) -> None:
+    assert baseline_us(work, load_sheet("h200x2")) == pytest.approx(measured_us, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Hardware sheets: the shipped one, and a strict reader that names file, key and fix."""
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,10 +28,12 @@ def changed(tmp_path: Path) -> Callable[[str, str], Path]:
 
 
 def test_the_shipped_sheets_load() -> None:
-    assert sheet_names() == ("h200x4",)
+    assert sheet_names() == ("h200x2", "h200x4")
+    for name, world in (("h200x2", 2), ("h200x4", 4)):
+        sheet = load_sheet(name)
+        assert (sheet.name, sheet.world_size, sheet.multicast) == (name, world, False)
+        assert f"measured on {world}x H200" in sheet.source
     sheet = load_sheet("h200x4")
-    assert (sheet.name, sheet.world_size, sheet.multicast) == ("h200x4", 4, False)
-    assert "measured on 4x H200" in sheet.source
     assert hash(sheet) == hash(read_sheet(SHIPPED))
 
 
@@ -41,8 +44,10 @@ def test_the_peaks_are_the_nominal_ones() -> None:
 
 
 def test_the_simulator_gets_plain_positive_numbers() -> None:
+    for name in sheet_names():
+        values = load_sheet(name).simulator_parameters().values()
+        assert all(type(v) is float and math.isfinite(v) and v > 0 for v in values)
     parameters = load_sheet("h200x4").simulator_parameters()
-    assert all(type(v) is float and math.isfinite(v) and v > 0 for v in parameters.values())
     assert parameters["sms"] == 132
     assert parameters["smem_bytes_per_sm"] == 232448
     assert parameters["link_out_bytes_per_us"] == 352e3
@@ -50,24 +55,37 @@ def test_the_simulator_gets_plain_positive_numbers() -> None:
     assert parameters["barrier_us"] == 1.475
 
 
-def test_every_collective_of_the_baseline_is_there() -> None:
-    sheet = load_sheet("h200x4")
+@pytest.mark.parametrize("name", ["h200x2", "h200x4"])
+def test_every_collective_of_the_baseline_is_there(name: str) -> None:
+    sheet = load_sheet(name)
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         assert sheet.collective(op).mode == "graph"
     with pytest.raises(SheetError, match="all_gather, all_reduce, all_to_all, reduce_scatter"):
         sheet.collective("broadcast")
 
 
-def test_measured_rates_stay_below_the_nominal_ones() -> None:
-    sheet = load_sheet("h200x4")
+@pytest.mark.parametrize("name", ["h200x2", "h200x4"])
+def test_measured_rates_stay_below_the_nominal_ones(name: str) -> None:
+    sheet = load_sheet(name)
     rates = [rate for table in sheet.transfers for _, rate in table.sms_gb_per_s]
     assert max(rates) < sheet.peaks.nvlink_gb_per_s
     assert sheet.simulator.tensor_flops_per_us < sheet.peaks.bf16_tflops * 1e6
     assert sheet.simulator.hbm_bytes_per_us < sheet.peaks.hbm_gb_per_s * 1e3
 
 
+def test_every_value_of_two_gpus_says_where_it_is_from() -> None:
+    text = (SHIPPED.parent / "h200x2.toml").read_text()
+    origin = re.compile(r" # (measured \d{4}-\d\d-\d\d|from h200x4|fit: |fit to |never used)")
+    plain = {"name", "title", "source", "world_size", "op", "library", "implementation", "mode"}
+    plain |= {"mechanism", "pattern", "chunk_bytes", "m", "n"}
+    lines = [line for line in text.splitlines() if " = " in line and line[0] not in "#["]
+    assert len(lines) > 200
+    for line in lines:
+        assert line.split(" = ")[0] in plain or origin.search(line), line
+
+
 def test_an_unknown_sheet_lists_the_known_ones() -> None:
-    with pytest.raises(SheetError, match="Known sheets: h200x4"):
+    with pytest.raises(SheetError, match="Known sheets: h200x2, h200x4"):
         load_sheet("b200x8")
     with pytest.raises(SheetError, match="no such sheet"):
         load_sheet("../h200x4")

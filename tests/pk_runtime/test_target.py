@@ -6,21 +6,27 @@ from pk_runtime.target import TargetError, all_targets, parse_target
 
 
 def test_every_target_prints_as_it_is_parsed() -> None:
-    assert [str(target) for target in all_targets()] == ["sim:h200x4", "cuda:h200x4"]
+    assert [str(target) for target in all_targets()] == [
+        "sim:h200x2",
+        "sim:h200x4",
+        "cuda:h200x2",
+        "cuda:h200x4",
+    ]
     for target in all_targets():
         assert parse_target(str(target)) == target
-        assert target.world_size == target.sheet.world_size == 4
+        assert target.world_size == target.sheet.world_size == int(str(target)[-1])
 
 
 def test_times_are_simulated_or_measured() -> None:
-    assert [target.timing_kind for target in all_targets()] == ["simulated", "measured"]
+    kinds = {target.backend: target.timing_kind for target in all_targets()}
+    assert kinds == {"sim": "simulated", "cuda": "measured"}
 
 
 @pytest.mark.parametrize(
     "text", ["", "sim", "sim:", "h200x4", "sim:h100", "SIM:h200x4", "sim:../x"]
 )
 def test_an_unknown_target_lists_the_known_ones(text: str) -> None:
-    with pytest.raises(TargetError, match="Known targets: sim:h200x4, cuda:h200x4"):
+    with pytest.raises(TargetError, match="Known targets: sim:h200x2, sim:h200x4, cuda:h200x2"):
         parse_target(text)
 
 
