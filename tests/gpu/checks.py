@@ -21,7 +21,7 @@ from problems.exact import golden_of
 from problems.hosting import Materialized
 from problems.ranks import run_ranks
 from problems.registry import get
-from tests.gpu.kernels import WORLD
+from tests.gpu.kernels import sheet_name
 from tests.gpu.stress import back_to_back, poison, skewed
 from tests.gpu.tasks import Events
 
@@ -151,7 +151,7 @@ def ready(world: int) -> dict[str, Any]:
     return {"event": "ready"}
 
 
-def check(slug: str, library: str, shapes: Sequence[str], seeds: int, world: int = WORLD) -> Events:
+def check(slug: str, library: str, shapes: Sequence[str], seeds: int, world: int) -> Events:
     """Every shape, twice per seed: an event "shape" each, with what is wrong."""
     todo = cases(slug, shapes, world, seeds)
     yield ready(world)
@@ -208,7 +208,7 @@ def examine(
     exact: bool,
     seeds: int,
     launches: int,
-    world: int = WORLD,
+    world: int,
 ) -> Events:
     """Everything about one kernel: events "shape", "back to back", "skewed" and "simulator".
 
@@ -237,7 +237,7 @@ def simulate(program: str, case: Case, seed: int) -> list[Tensors] | str:
             Path(program),
             launches=[case.inputs[seed]],
             outputs=[TensorSpec(name, spec.shape, spec.dtype) for name, spec in specs.items()],
-            sheet=load_sheet("h200x4"),
+            sheet=load_sheet(sheet_name()),
             schedule_seed=0,
             wall_s=SIMULATED_S,
         )
@@ -272,7 +272,7 @@ def unlike(case: Case, library: str, simulated: list[Tensors] | str, exact: bool
     return ""
 
 
-def defective(library: str, launches: int, world: int = WORLD) -> Events:
+def defective(library: str, launches: int, world: int) -> Events:
     """A kernel of `defects`: an event "result" with what is wrong after the launches."""
     yield ready(world)
     kernel = OneProcess(

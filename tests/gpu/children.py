@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.gpu import budget
 from tests.gpu.kernels import ROOT
 
-READY_S = 120.0
+READY_S = 90.0
+NO_TIME = "not run for lack of time"
 # NVLink multicast is never used, whatever this process's own environment says.
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
@@ -72,7 +74,10 @@ def run(
 
     `launcher` is put before the interpreter's command line, e.g. a checking tool's. A child that is
     not `alone` has its turn at once. `linger_s` is what it may take to exit after its last event.
+    When the time of all tests is over (budget.py) nothing is started, and what runs is killed.
     """
+    if not budget.left():
+        return Child((), NO_TIME, "", 0.0)
     argv = (*launcher, sys.executable, "-m", module)
     with subprocess.Popen(
         argv,
@@ -125,6 +130,8 @@ class _Conversation:
         seconds = 0.0
         if self._events and self._events[-1]["event"] == "ready":
             with turn:
+                if not budget.left():
+                    return Child(tuple(self._events), NO_TIME, "", 0.0)
                 started = time.monotonic()
                 self._say("go")
                 stopped = self._until("end", deadline_s)
@@ -146,12 +153,13 @@ class _Conversation:
 
     def _until(self, last: str, deadline_s: float) -> str:
         """Collects events until one of kind `last`; says what was missing instead."""
+        deadline_s = budget.within(deadline_s)
         end = time.monotonic() + deadline_s
         while True:
             try:
                 line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
-                return f"still running after {deadline_s:g} s; it was stopped"
+                return f"still running after {deadline_s:.3g} s; it was stopped"
             if line is None:
                 return "" if self._process.wait(_KILLED_S) == 0 else self._how_it_ended()
             try:

@@ -1,38 +1,90 @@
-"""GPU tests run where there are GPUs; elsewhere they are skipped for that reason alone."""
+"""GPU tests run where there are GPUs; elsewhere they are skipped for that reason alone.
 
-from collections.abc import Callable
+They have as many ranks as the node has Hopper GPUs, 4 or 2, and end in time: from the first one on
+all have GPU_TEST_SECONDS together, of which every wait in a child process takes its part. What is
+not run by then fails and says so. Cheap and telling tests come first.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 import pytest
 
 from pk_runtime.compiler import BuildError, Compiler
-from pk_runtime.gpu.cuda_api import DriverError
-from pk_runtime.gpu.driver import capability, device_count
-from tests.gpu import children
+from tests.gpu import budget, children
 from tests.gpu.defects import DEFECTS, source
-from tests.gpu.kernels import CACHE, WORLD, Kernel, build
+from tests.gpu.kernels import CACHE, FEWEST_RANKS, Kernel, build, hoppers, world
 
 T = TypeVar("T")
 
-HOPPER = (9, 0)
+# The node's 8 minutes less what starting and stopping take.
+SECONDS = float(os.environ.get("GPU_TEST_SECONDS", "450"))
+ORDER = (
+    *("test_sandbox", "test_smoke", "test_defects", "test_shipped_kernels"),
+    *("test_judge", "test_ranks", "test_sanitizer", "test_triton"),
+)
 READY_AT_ONCE = 8
 SEEDS, LAUNCHES = 3, 1000
-CHECKED, STRESSED, SIMULATED = ("tiny", "odd", "default"), ("tiny", "odd"), ("tiny", "odd")
-DEADLINE_S = 90.0
+CHECKED, STRESSED, SIMULATED = ("tiny", "odd", "default"), ("odd",), ("tiny", "odd")
+FULL = "full"  # the first shape that the problem is timed at
+DEADLINE_S = 40.0
+
+_interruptible = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The GPU tests by ORDER, in the places that GPU tests had before."""
+    names = [item.path.stem if item.path.parent == Path(__file__).parent else "" for item in items]
+    places = [place for place, name in enumerate(names) if name in ORDER]
+    ordered = [items[at] for at in sorted(places, key=lambda at: ORDER.index(names[at]))]
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Starts the clock at the first test on a machine with GPUs; fails what comes too late."""
+    if not budget.started() and hoppers()[0] >= FEWEST_RANKS:
+        budget.start(SECONDS)
+        if not item.config.pluginmanager.hasplugin("timeout"):  # which has the alarm for itself
+            signal.signal(signal.SIGALRM, _out_of_time)
+            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    if not budget.left():
+        pytest.fail(f"{children.NO_TIME}: {SECONDS:g} s are over", pytrace=False)
+    yield from _in_time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """A test that runs when the time is over is stopped."""
+    yield from _in_time()
+
+
+def _in_time() -> Generator[None, None, None]:
+    global _interruptible
+    _interruptible = True
+    try:
+        yield
+    finally:
+        _interruptible = False
+
+
+def _out_of_time(_signal: int, _frame: FrameType | None) -> None:
+    if _interruptible:
+        pytest.fail(f"stopped when {SECONDS:g} s for all tests were over", pytrace=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def needs_gpus() -> None:
-    """Skips on a machine with fewer than four Hopper GPUs. Makes no context on any."""
-    try:
-        found = device_count()
-        hoppers = sum(capability(device) == HOPPER for device in range(found))
-    except DriverError:
-        found = hoppers = 0
-    if hoppers < WORLD:
-        pytest.skip(f"needs {WORLD} Hopper GPUs; this machine has {found} GPUs")
+    """Skips on a machine with fewer than two Hopper GPUs. Makes no context on any."""
+    usable, found = hoppers()
+    if usable < FEWEST_RANKS:
+        pytest.skip(f"needs {FEWEST_RANKS} Hopper GPUs; this machine has {found} GPUs")
 
 
 def selected(items: list[pytest.Item], parameter: str, kind: type[T]) -> tuple[T, ...]:
@@ -44,6 +96,23 @@ def selected(items: list[pytest.Item], parameter: str, kind: type[T]) -> tuple[T
         if isinstance(value, kind):
             found[value] = None
     return tuple(found)
+
+
+def shapes_asked(items: list[pytest.Item]) -> dict[Kernel, tuple[set[str], ...]]:
+    """By kernel the shapes that the tests to be run check, stress and simulate."""
+    tests = (
+        "test_right_and_deterministic",
+        "test_a_thousand_launches",
+        "test_the_same_source_gives_the_same_in_the_simulator",
+    )
+    found: dict[Kernel, tuple[set[str], ...]] = {}
+    for item in items:
+        name = getattr(item, "originalname", "")
+        if name in tests:
+            values = item.callspec.params  # type: ignore[attr-defined]
+            of = found.setdefault(values["kernel"], (set(), set(), set()))
+            of[tests.index(name)].add(values["shape"])
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -71,32 +140,34 @@ def built(request: pytest.FixtureRequest, needs_gpus: None) -> Callable[[object]
 def examined(
     request: pytest.FixtureRequest, built: Callable[..., Path]
 ) -> Callable[[Kernel], children.Child]:
-    """Everything that one child process finds about a kernel on four GPUs.
+    """Everything that one child process finds about a kernel on all GPUs, as far as tests ask.
 
     All children run before the first test that asks, so that the GPUs are theirs: while one uses
     them the next ones import, draw inputs and simulate.
     """
-    kernels = selected(request.session.items, "kernel", Kernel)
+    asked = shapes_asked(request.session.items)
 
     def examine(kernel: Kernel) -> children.Child:
-        shapes = [shape.name for shape in kernel.problem.shapes if shape.name in CHECKED]
+        checked, stressed, simulated = asked[kernel]
+        known = {shape.name for shape in kernel.problem.shapes}
         full = [shape.name for shape in kernel.problem.shapes if shape.kind == "bench"][:1]
-        simulated = SIMULATED if kernel.candidate.language == "pk" else ()
+        small = [name for name in CHECKED if name in known & (checked | stressed | simulated)]
         arguments = {
             "slug": kernel.slug,
             "library": str(built(kernel.candidate)),
             "program": str(built(kernel.candidate, simulator=True)) if simulated else "",
-            "shapes": [*shapes, *full],
-            "stressed": STRESSED,
-            "simulated": simulated,
+            "shapes": [*small, *(full if FULL in checked else ())],
+            "stressed": sorted(stressed),
+            "simulated": sorted(simulated),
             "exact": not kernel.has_gemm,
             "seeds": SEEDS,
             "launches": LAUNCHES,
+            "world": world(),
         }
         return children.run("examine", arguments, deadline_s=DEADLINE_S)
 
     with ThreadPoolExecutor(READY_AT_ONCE) as pool:
-        pending = {kernel: pool.submit(examine, kernel) for kernel in kernels}
+        pending = {kernel: pool.submit(examine, kernel) for kernel in asked}
 
     def of(kernel: Kernel) -> children.Child:
         return pending[kernel].result()

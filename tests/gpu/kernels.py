@@ -1,5 +1,6 @@
 """The shipped kernels as the GPU tests see them, and how they are all built at once."""
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -9,13 +10,38 @@ from pathlib import Path
 
 from pk_runtime.candidate import Candidate
 from pk_runtime.compiler import BuildError, Compiler
+from pk_runtime.gpu.cuda_api import DriverError
+from pk_runtime.gpu.driver import capability, device_count
 from pk_runtime.kernels import shipped
+from pk_runtime.sheet import sheet_names
 from problems.contract import Problem
 from problems.registry import catalogue, get
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".pkforge" / "test-cache"
-WORLD = 4
+HOPPER = (9, 0)
+MOST_RANKS, FEWEST_RANKS = 4, 2
+
+
+@functools.cache
+def hoppers() -> tuple[int, int]:
+    """How many Hopper GPUs this machine has, and how many GPUs in all; makes no context on any."""
+    try:
+        found = device_count()
+        return sum(capability(device) == HOPPER for device in range(found)), found
+    except DriverError:
+        return 0, 0
+
+
+def world() -> int:
+    """How many ranks the tests have: 4 where there are as many Hopper GPUs, else 2."""
+    return MOST_RANKS if hoppers()[0] >= MOST_RANKS else FEWEST_RANKS
+
+
+def sheet_name() -> str:
+    """The shipped sheet of an H200 node with as many GPUs; one of more GPUs where there is none."""
+    name = f"h200x{world()}"
+    return name if name in sheet_names() else f"h200x{MOST_RANKS}"
 
 
 @dataclass(frozen=True)
@@ -79,8 +105,11 @@ def build(
             return error
 
     todo = tuple(dict.fromkeys(candidates))
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
         return dict(zip(todo, pool.map(one, todo), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for the rest
 
 
 def libraries(kernels: Iterable[Kernel]) -> dict[Kernel, Path | BuildError]:

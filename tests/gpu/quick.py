@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pk_runtime.compiler import BuildError
 from tests.gpu import children
-from tests.gpu.kernels import EXAMPLES, WORLD, Kernel, all_kernels, libraries
+from tests.gpu.kernels import EXAMPLES, Kernel, all_kernels, libraries, world
 
 SHAPES = ("tiny", "odd", "default")
 READY_AT_ONCE = 8
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.gpu.quick", description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--world", type=int, default=WORLD)
+    parser.add_argument("--world", type=int, default=world())
     parser.add_argument("--deadline", type=float, default=30.0, metavar="SECONDS")
     options = parser.parse_args(argv)
     shapes = tuple(options.shapes.split(","))

@@ -2,7 +2,8 @@
 
 memcheck and racecheck, at small and ragged shapes, several ranks in one process on one GPU, without
 torch in the checked process. A line for each: clean, or everything that the tool says; nothing is
-filtered. On a node with several GPUs, that many run at a time, one on each.
+filtered. NAMEs choose kernels by a part of the problem's or the kernel's name. `--gpus` run at a
+time, one check on each.
 """
 
 import argparse
@@ -19,14 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pk_runtime.compiler import BuildError
-from tests.gpu import children
+from tests.gpu import budget, children
 from tests.gpu.kernels import EXAMPLES, Kernel, all_kernels, libraries
 
 TOOLS = ("memcheck", "racecheck")
 SHAPES = ("tiny", "odd")
+# One of each way to move data: TMA, registers, mailboxes, and from inside a GEMM.
+SOME = ("alltoall-0", "allreduce_two_shot", "allreduce_ll", "gemm_reducescatter")
 RANKS = 2
 LAUNCHES = 2
-DEADLINE_S = 150.0
+DEADLINE_S = 60.0
 _FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin")
 _SUMMARY = re.compile(r"(ERROR|RACECHECK) SUMMARY: (.*)")
 _CLEAN = re.compile(r"0 (errors|hazards displayed \(0 errors, 0 warnings\))\s*")
@@ -179,11 +182,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--ranks", type=int, default=RANKS)
     parser.add_argument("--gpus", type=int, default=1, help="how many GPUs to use at a time")
+    parser.add_argument("--seconds", type=float, default=0.0, help="for all; 0: without an end")
     options = parser.parse_args(argv)
     if sanitizer() is None:
         print("there is no compute-sanitizer: install the CUDA toolkit and put it on the PATH")
         return 2
     todo = checks(options.names, options.tools.split(","), options.shapes.split(","))
+    budget.start(options.seconds)
     clean = 0
     for check, found in examine_all(todo, options.ranks, options.gpus):
         print(line(check, found), flush=True)

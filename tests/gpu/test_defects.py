@@ -14,6 +14,7 @@ from pk_runtime.candidate import Candidate
 from tests.gpu import children
 from tests.gpu.conftest import READY_AT_ONCE, selected
 from tests.gpu.defects import DEFECTS, Defect, source
+from tests.gpu.kernels import world
 
 DEADLINE_S, ENDLESS_S = 25.0, 6.0
 Built = Callable[[Candidate], Path]
@@ -22,7 +23,7 @@ Outcome = tuple[str, str]
 
 def run(library: Path, deadline_s: float = DEADLINE_S) -> Outcome:
     """What comes of three launches of a kernel that passes x on, and what is said of it."""
-    arguments = {"library": str(library), "launches": 3}
+    arguments = {"library": str(library), "launches": 3, "world": world()}
     child = children.run("defective", arguments, deadline_s=deadline_s)
     if child.trouble:
         return ("report" if child.of("report") else "stopped"), child.trouble

@@ -17,9 +17,9 @@ from sandbox.gpu.machine import unavailable
 from sandbox.isolation import choose
 from sandbox.judge import Judge
 from sandbox.verdict import Status, Verdict
-from tests.gpu.kernels import CACHE, EXAMPLES
+from tests.gpu.kernels import CACHE, EXAMPLES, sheet_name
 
-TARGET = parse_target("cuda:h200x4")
+TARGET = parse_target(f"cuda:{sheet_name()}")
 BOXES = (Path(__file__).parent / "sources" / "boxes.cu").read_text(encoding="utf-8")
 SHAPES = {"gemm_reducescatter": "m2048n2880k2880", "alltoall": "m1024n1024"}
 
@@ -109,8 +109,8 @@ def test_a_shipped_kernel_is_correct_and_timed(problem: str, judge: Judge) -> No
     assert "in a CUDA graph" in timing.detail["baseline"]
     assert {"candidate", "graph", "eager"} <= set(timing.detail["throughput"])
     assert {"graph", "eager"} <= set(timing.detail["latency"])
-    assert verdict.versions["gpus"].startswith("4x NVIDIA H200")
-    assert {entry["world_size"] for entry in verdict.evidence["checks"]} == {2, 4}
+    assert verdict.versions["gpus"].startswith(f"{TARGET.world_size}x NVIDIA H200")
+    assert {entry["world_size"] for entry in verdict.evidence["checks"]} == {2, TARGET.world_size}
 
 
 @pytest.mark.usefixtures("no_simulator")

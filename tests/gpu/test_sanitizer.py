@@ -1,30 +1,31 @@
-"""The shipped kernels under compute-sanitizer, at a small shape, several ranks on one GPU.
+"""A kernel of each kind under compute-sanitizer, at a small shape, several ranks on one GPU.
 
-`python3 -m tests.gpu.sanitizer` does the same at more shapes and prints all that the tool says.
+`python3 -m tests.gpu.sanitizer` does the same with all shipped kernels, at more shapes, and prints
+all that the tool says.
 """
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.gpu.kernels import EXAMPLES, WORLD, all_kernels
-from tests.gpu.sanitizer import RANKS, TOOLS, Check, Found, checks, examine_all, sanitizer
+from tests.gpu.conftest import selected
+from tests.gpu.kernels import world
+from tests.gpu.sanitizer import RANKS, SOME, TOOLS, Check, Found, checks, examine_all, sanitizer
 
 SHAPE = "tiny"
 CHECKS = [
-    pytest.param(Check(kernel, tool, SHAPE), id=f"{kernel}-{tool}")
-    for kernel in (*all_kernels(), *EXAMPLES)
-    for tool in TOOLS
+    pytest.param(check, id=f"{check.kernel}-{check.tool}")
+    for check in checks(SOME, TOOLS, (SHAPE,))
 ]
 
 
 @pytest.fixture(scope="module")
-def found(needs_gpus: None) -> Callable[[Check], Found]:
+def found(request: pytest.FixtureRequest, needs_gpus: None) -> Callable[[Check], Found]:
     """What the tool finds; all checks run before the first test that asks, one on each GPU."""
     if sanitizer() is None:
         pytest.skip("there is no compute-sanitizer on this machine")
-    todo = checks((), TOOLS, (SHAPE,))
-    results = dict(examine_all(todo, RANKS, WORLD))
+    todo = selected(request.session.items, "check", Check)
+    results = dict(examine_all(todo, RANKS, world()))
     if all(result.refused for result in results.values()):
         pytest.skip("compute-sanitizer does not support this machine's GPUs")
     return results.__getitem__

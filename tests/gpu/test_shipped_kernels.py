@@ -1,4 +1,4 @@
-"""Shipped kernels and the raw examples on four GPUs: right, and the same bits every time.
+"""Shipped kernels and the raw examples on the GPUs: right, and the same bits every time.
 
 One child process per kernel does it all (checks.examine); the tests read what it found.
 """
@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.gpu import children
-from tests.gpu.conftest import CHECKED, SIMULATED, STRESSED
-from tests.gpu.kernels import EXAMPLES, WORLD, Kernel, all_kernels
+from tests.gpu.conftest import CHECKED, FULL, SIMULATED, STRESSED
+from tests.gpu.kernels import EXAMPLES, Kernel, all_kernels, world
 
 SHIPPED = [pytest.param(kernel, id=str(kernel)) for kernel in all_kernels()]
 KERNELS = [*SHIPPED, *(pytest.param(kernel, id=str(kernel)) for kernel in EXAMPLES)]
@@ -25,14 +25,14 @@ def found(child: children.Child, event: str, shape: str) -> str:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", [*CHECKED, "full"])
+@pytest.mark.parametrize("shape", [*CHECKED, FULL])
 def test_right_and_deterministic(kernel: Kernel, shape: str, examined: Examined) -> None:
     """Within the problem's tolerance for every seed; a seed has the same bits every time."""
     problem = kernel.problem
-    if shape == "full":
+    if shape == FULL:
         shape = next(s.name for s in problem.shapes if s.kind == "bench")
-    if not problem.divides(problem.shape(shape).dims, WORLD):
-        pytest.skip(f"{shape} does not split over {WORLD} ranks")
+    if not problem.divides(problem.shape(shape).dims, world()):
+        pytest.skip(f"{shape} does not split over {world()} ranks")
     assert found(examined(kernel), "shape", shape) == ""
 
 

@@ -10,7 +10,7 @@ import pytest
 from pk_runtime.gpu.smoke import CHECKS, WHAT
 from tests.gpu.kernels import ROOT
 
-DEADLINE_S = 300.0
+DEADLINE_S = 90.0
 LINES = ("driver and devices", "every GPU's memory can be exported", "nvcc builds kernels")
 
 

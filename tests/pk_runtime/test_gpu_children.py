@@ -1,6 +1,9 @@
 """The child processes of the GPU tests and the small kernels they run, without a GPU."""
 
+import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +12,9 @@ from pk_runtime.compiler import Compiler
 from pk_runtime.execution import LocalExecutor
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import FunctionalRun, Simulator, TensorSpec
-from tests.gpu import children
+from tests.gpu import budget, children
 from tests.gpu.defects import DEFECTS, Defect, source
-from tests.gpu.kernels import CACHE, EXAMPLES, all_kernels
+from tests.gpu.kernels import CACHE, EXAMPLES, ROOT, all_kernels
 
 MODULE = "tests.pk_runtime.child_tasks"
 PK_DEFECTS = [defect for defect in DEFECTS if defect.kernel == "ring"]
@@ -43,6 +46,33 @@ def test_a_child_that_dies_says_how() -> None:
 def test_a_report_is_the_last_that_a_child_says() -> None:
     child = run("report")
     assert (child.trouble, child.of("after")) == ("rank 0 waits", [])
+
+
+def test_when_the_time_is_over_no_child_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_end", math.inf)
+    budget.start(2.0)
+    assert run("hang", deadline_s=60.0).trouble.endswith("it was stopped")
+    assert budget.left() == 0
+    assert (run("add", a=1, b=2).trouble, run("add", a=1, b=2).seconds) == (children.NO_TIME, 0)
+
+
+@pytest.mark.slow
+def test_the_gpu_tests_end_in_time_and_say_what_was_not_run(tmp_path: Path) -> None:
+    text = "from tests.gpu import kernels\nkernels.hoppers = lambda: (2, 2)\n"
+    (tmp_path / "pretends_gpus.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-c", "tests/gpu/node.ini", "--rootdir=."]
+    command += ["--confcutdir=.", "-q", "-p", "no:cacheprovider", "-p", "no:timeout"]
+    done = subprocess.run(
+        [*command, "-p", "pretends_gpus", "tests/gpu/test_smoke.py", "tests/gpu/test_sandbox.py"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "GPU_TEST_SECONDS": "0.1", "COLUMNS": "250", "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    stopped, *rest = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert "test_sandbox.py" in stopped, "the cheapest one comes first"
+    assert "stopped when 0.1 s for all tests were over" in stopped
+    assert rest
+    assert all("not run for lack of time: 0.1 s are over" in line for line in rest)
 
 
 def test_every_shipped_kernel_and_example_has_a_name_of_its_own() -> None:

@@ -19,11 +19,16 @@ REPORT_LINES = 63
 
 
 def run(
-    *programs: str, ranks: int, interpret: bool = True, timeout_s: float = 20.0
+    *programs: str,
+    ranks: int,
+    interpret: bool = True,
+    timeout_s: float = 20.0,
+    wall_s: float = 110.0,
 ) -> dict[str, list[Any]]:
     """What each program returned on each rank; AssertionError with what a rank said at its end.
 
-    `timeout_s` bounds every wait on the device, which is the CPU if `interpret`.
+    `timeout_s` bounds every wait on the device, which is the CPU if `interpret`; `wall_s` each
+    process.
     """
     folder = new_run_folder()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": str(int(interpret))}
@@ -31,7 +36,7 @@ def run(
     def one(rank: int) -> subprocess.CompletedProcess[str]:
         arguments = [str(rank), str(ranks), str(folder), str(timeout_s), *programs]
         command = [sys.executable, str(PROGRAMS), *arguments]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=110)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=wall_s)
 
     with ThreadPoolExecutor(ranks) as pool:
         done = list(pool.map(one, range(ranks)))
