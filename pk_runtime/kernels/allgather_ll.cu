@@ -19,8 +19,9 @@ struct allgather_ll {
   struct comm_shared {};
 
   static void setup(host& h, args& g) {
-    h.input("x", g.x);
-    h.output("y", g.y);
+    int cols = h.dim("x", 1);
+    h.input("x", g.x, short_rows(cols));
+    h.output("y", g.y, short_rows(cols, h.world()));
     h.mailbox("box", g.box, g.tasks());
   }
 

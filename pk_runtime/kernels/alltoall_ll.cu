@@ -19,9 +19,10 @@ struct alltoall_ll {
   struct comm_shared {};
 
   static void setup(host& h, args& g) {
-    h.input("x", g.x);
-    h.output("y", g.y);
-    h.require(g.x.planes == h.world(), "x must be [W, M, N]");
+    int cols = h.dim("x", 2);
+    h.input("x", g.x, short_rows(cols, h.world()));
+    h.output("y", g.y, short_rows(cols, h.world()));
+    h.require(h.dim("x", 0) == h.world(), "x must be [W, M, N]");
     h.mailbox("box", g.box, g.tasks());
   }
 

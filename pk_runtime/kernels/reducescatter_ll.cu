@@ -19,8 +19,9 @@ struct reducescatter_ll {
   struct comm_shared {};
 
   static void setup(host& h, args& g) {
-    h.input("x", g.x, h.world());
-    h.output("y", g.y);
+    int cols = h.dim("x", 1);
+    h.input("x", g.x, short_rows(cols, h.world()));
+    h.output("y", g.y, short_rows(cols));
     h.require(g.x.rows == g.y.rows && g.x.cols == g.y.cols, "x must be [W * M, N]");
     h.mailbox("box", g.box, g.tasks());
   }

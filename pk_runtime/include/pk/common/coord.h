@@ -35,6 +35,10 @@ struct view {
   int planes = 0, cols = 0, parts = 1, part = 0;
 };
 
+// Rows of 64 elements, if rows of `cols` can be cut so: what a kernel of small parts sees, whatever the tensor's
+// rows are.
+PK_FN constexpr view short_rows(int cols, int planes = 0) { return {planes, cols % 64 == 0 ? 64 : 0}; }
+
 // Threads of a group<G>: G warpgroups, or the two spare warps beside the issuers of a compute SM if G is 0.
 PK_FN constexpr int threads_of(int G) { return G == 0 ? 64 : 128 * G; }
 
