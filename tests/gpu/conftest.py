@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[place] = item
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # logging is set up by then
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Starts the clock at the first test on a machine with GPUs; fails what comes too late."""
     if not budget.started() and hoppers()[0] >= FEWEST_RANKS:

@@ -13,7 +13,7 @@ from pk_runtime import triton as pk
 from pk_runtime.triton import peers
 from tests.pk_runtime import triton_programs
 from tests.pk_runtime.conftest import CACHE
-from tests.pk_runtime.triton_compile import atomics, ptx_of
+from tests.pk_runtime.triton_compile import atomics, boxes, code_of
 
 pytestmark = pytest.mark.skipif(pk.INTERPRETED, reason="TRITON_INTERPRET is set")
 
@@ -48,9 +48,19 @@ def compiled(
     unaligned: tuple[str, ...] = (),
     **options: int,
 ) -> str:
+    return code(kernel, types, tile, unaligned, **options)["ptx"]
+
+
+def code(
+    kernel: Any,
+    types: Mapping[str, str] | None,
+    tile: tuple[int, int, int],
+    unaligned: tuple[str, ...] = (),
+    **options: int,
+) -> dict[str, str]:
     arguments = {**ARGUMENTS, **(types or {})}
     constants = {"WORLD": 4, "PIECES": 2, **dict(zip(("BM", "BN", "BK"), tile, strict=True))}
-    return ptx_of(
+    return code_of(
         kernel,
         {name: arguments[name] for name in kernel.arg_names if name in arguments},
         {name: constants[name] for name in kernel.arg_names if name in constants},
@@ -140,13 +150,16 @@ def test_warps_are_specialised() -> None:
     m, n, k = TILE
     types = {"a": f"tensordesc<bf16[{m},{k}]>", "b": f"tensordesc<bf16[{k},{n}]>"}
     kernel = example("warp_specialised", "gemm_all_scatter")
-    ptx = compiled(kernel, types, TILE, num_warps=4, num_stages=STAGES)
+    found = code(kernel, types, TILE, num_warps=4, num_stages=STAGES)
+    ptx = found["ptx"]
     threads = re.search(r"\.reqntid (\d+)", ptx)
     assert threads is not None
     assert int(threads[1]) > 4 * 32, "no warps beside the four that were asked for"
     assert "setmaxnreg" in ptx
     assert "cp.async.bulk.tensor" in ptx
     assert "wgmma.mma_async" in ptx
+    # A load that brings more than it makes room for is waited for in vain.
+    assert sorted(boxes(found["ttgir"])) == sorted([(f"{m}x{k}",) * 2, (f"{k}x{n}",) * 2])
     assert len(VECTOR.findall(ptx)) >= 4 * m * n // 8 // 256
 
 

@@ -9,14 +9,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 
-def ptx_of(
+def code_of(
     kernel: Any,
     arguments: Mapping[str, str],
     constants: Mapping[str, int],
     unaligned: tuple[str, ...] = (),
     **options: int,
-) -> str:
-    """The kernel's PTX for sm_90a. `arguments` are Triton's types by name, e.g. `*bf16`, `i32`.
+) -> dict[str, str]:
+    """The kernel for sm_90a, its "ptx" and its "ttgir". `arguments` are Triton's types by name, e.g.
+    `*bf16`, `i32`.
 
     Pointers and integers count as multiples of 16, as a launch with such values makes them, except
     the names in `unaligned`.
@@ -30,8 +31,16 @@ def ptx_of(
     }
     source = ASTSource(kernel, types, dict(constants), aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    text: str = compiled.asm["ptx"]
-    return text
+    return {kind: compiled.asm[kind] for kind in ("ptx", "ttgir")}
+
+
+def boxes(ttgir: str) -> list[tuple[str, str]]:
+    """Of each TMA load the shape that the descriptor brings, and that of the place for it."""
+    load = (
+        r"async_tma_copy_global_to_local .*tensordesc<(?:tensor<)?([\dx]+)x\w+,"
+        r".* -> .*memdesc<([\dx]+)x\w+,"
+    )
+    return re.findall(load, ttgir)
 
 
 def atomics(ptx: str) -> list[str]:

@@ -26,9 +26,10 @@ from pk_runtime.execution import Command, Completed, Limits, LocalExecutor
 from pk_runtime.gpu.rendezvous import new_run_folder
 from pk_runtime.triton import INTERPRETED
 from pk_runtime.triton.examples import PATTERNS
-from pk_runtime.triton.examples.worker import BASELINES, TURN_S
+from pk_runtime.triton.examples.worker import BASELINES, PREPARE_S, TURN_S
 
-_PREPARE_S = 60.0
+_START_S = 20.0  # of a process, importing and all
+_PREPARE_S = _START_S + PREPARE_S
 _GIGABYTE = 1 << 30
 _NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
@@ -69,7 +70,7 @@ class Group:
         shutil.rmtree(self.folder, ignore_errors=True)  # gone already if all have met
         for rank, end in enumerate(ends):
             if not end.ok:
-                said = end.stderr.decode(errors="replace").strip().splitlines()[-3:]
+                said = _said(end.stderr.decode(errors="replace").strip().splitlines())
                 how = f"signal {end.signal}" if end.exit_code is None else f"code {end.exit_code}"
                 raise RuntimeError(f"rank {rank} ended with {how}: {' | '.join(said)}")
         return [json.loads(end.stdout.splitlines()[-1]) for end in ends]
@@ -97,6 +98,14 @@ class Group:
                 ),
             )
         )
+
+
+def _said(stderr: list[str]) -> list[str]:
+    """The lines that matter: the last ones, or where a process was that took too long."""
+    if any(line.startswith("Timeout (") for line in stderr):
+        here = [line.strip() for line in stderr if "/triton/" in line]
+        return ["it took too long", *here[:3]]
+    return stderr[-3:]
 
 
 def summary(results: list[dict[str, Any]], size: int) -> dict[str, Any]:

@@ -5,9 +5,10 @@ the GPUs for itself. Prints one JSON object: by size, the error and the times in
 """
 
 import argparse
+import faulthandler
 import importlib
 import json
-import signal
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +24,10 @@ from pk_runtime import triton as pk
 BASELINES = ("cublas_nccl", "cublas_nccl_unordered")
 """GEMM and all-gather by PyTorch: with C as it is wanted, and as W blocks one after another."""
 
+PREPARE_S = 100 if pk.INTERPRETED else 30
 TURN_S = 15
+"""A process that takes longer to compile and check, or to be timed, says where it is and ends."""
+
 WARM_UP, ITERATIONS = 5, 25
 _DEADLINE_S = 120.0
 
@@ -41,6 +45,9 @@ def main() -> None:
     parser.add_argument("--ready", type=Path, required=True, help="made when checked")
     parser.add_argument("--turn", type=Path, required=True, help="timing begins when it exists")
     given = parser.parse_args()
+    # Ends the process whatever it does, also inside a call that never returns: a kernel that hangs
+    # would share the GPU's time with those that are timed.
+    faulthandler.dump_traceback_later(PREPARE_S, exit=True)
     heap_bytes = sum(2 * size * size for size in given.sizes) + (1 << 20)
     peers = pk.join(given.folder, given.rank, given.ranks, heap_bytes=heap_bytes, timeout_s=20)
     if given.name in BASELINES:
@@ -51,10 +58,10 @@ def main() -> None:
         size: {"error": max(case.error(case.launch) for _ in range(2))}
         for size, case in cases.items()
     }
+    faulthandler.cancel_dump_traceback_later()
     given.ready.touch()
     _await(given.turn)
-    # Ends the process whatever it does, also inside a call that never returns.
-    signal.alarm(TURN_S)
+    faulthandler.dump_traceback_later(TURN_S, exit=True)
     if peers.device.type == "cuda":
         for size, case in cases.items():
             result[size]["eager"] = measure(peers, case.launch)
@@ -67,6 +74,9 @@ def main() -> None:
         peers.check()
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
+    # All ranks have met after their last launch. Graphs and NCCL take seconds to be taken down in
+    # order, while the next pattern waits for its turn.
+    os._exit(0)
 
 
 @dataclass(frozen=True)
