@@ -16,8 +16,8 @@ def code_of(
     unaligned: tuple[str, ...] = (),
     **options: int,
 ) -> dict[str, str]:
-    """The kernel for sm_90a, its "ptx" and its "ttgir". `arguments` are Triton's types by name, e.g.
-    `*bf16`, `i32`.
+    """The kernel for sm_90a, its "ptx" and its "ttgir". `arguments` are Triton's types by name,
+    e.g. `*bf16`, `i32`.
 
     Pointers and integers count as multiples of 16, as a launch with such values makes them, except
     the names in `unaligned`.
