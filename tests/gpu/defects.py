@@ -43,6 +43,7 @@ def source(kernel: str, old: str = "", new: str = "") -> Candidate:
 
 _SIGNAL = "signal(self, g.ready, next, 0);"
 _WAIT = "wait(self, g.ready, 0, 1);"
+_LAST = "store_async(self, g.y, {0, 0}, pipe.wait());"  # behind it, nobody waits for anybody
 _RAW_SIGNAL = "raw::signal_release(self, g.ready, next, 0);"
 _RAW_WAIT = "raw::wait_at_least(self, g.ready, 0, epoch + 1);"
 _PUSH = "g.y[next][row"
@@ -55,7 +56,7 @@ DEFECTS = (
     Defect("wrong peer", "ring", "g.box[next]", "g.box[self.rank()]", "wrong"),
     Defect("signal to the wrong peer", "ring", _SIGNAL, _SIGNAL.replace("next", "0"), "report",
            r"rank [1-3] block 0 loader .*waits for signal 'ready' slot 0: expected 1, seen 0"),
-    Defect("endless loop", "ring", _WAIT, "for (;;) wait(self, g.ready, 0, 0);", "stopped",
+    Defect("endless loop", "ring", _LAST, f"{_LAST} for (;;) wait(self, g.ready, 0, 0);", "stopped",
            r"still running after"),
     Defect("tile out of range", "ring", "pipe.load(x, g.x, {0, 0});",
            "pipe.load(x, g.x, {3, 0});", "report", r"loader .*'x' at .* is out of range"),
