@@ -253,6 +253,25 @@ def test_control_groups_of_version_2(tmp_path: Path, group: str) -> None:
         assert found == [own, *between, mount]
 
 
+def test_version_2_limits_memory_and_processes_in_one_place() -> None:
+    """A process is in one group only there: limits in two places would leave one of them off."""
+    above, root = Path("/sys/fs/cgroup/above"), Path("/sys/fs/cgroup")
+    memory, pids = cgroup._LAYOUTS[2, "memory"], cgroup._LAYOUTS[2, "pids"]
+    found = cgroup._together(
+        {
+            "memory": [
+                cgroup.Controller("memory", memory, above),
+                cgroup.Controller("memory", memory, root),
+            ],
+            "pids": [cgroup.Controller("pids", pids, root)],
+        }
+    )
+    assert {kind: controller.parent for kind, controller in found.items()} == {
+        "memory": root,
+        "pids": root,
+    }
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="control groups are root's")
 def test_groups_are_removed_with_what_is_inside(folder: Path) -> None:
     controllers = cgroup.detect()
