@@ -39,7 +39,8 @@ _STORE = "store_async(self, g.part[at.plane], {self.rank(), at.row, col}, x);"
 _OWN_SIGNAL = "signal(self, g.ready, peer, g.slot(self.rank(), row, col / segment));"
 _ADD = "accumulate(self, sum, in.wait());"
 _LOADER = "auto in = s.in.producer(self);"
-_PUSH = "store_async(self, g.part[tile % self.world()], {self.rank(), at.row, at.col}, pipe.wait());"
+_SLOT = "g.part[tile % self.world()], {self.rank(), at.row, at.col}"
+_PUSH = f"store_async(self, {_SLOT}, pipe.wait());"
 _PUSHED = "pipe.release();\n      signal(self, g.ready, tile % self.world(), tile);"
 
 DEFECTS = (
