@@ -79,7 +79,7 @@ def _run(problem: Problem, program: Path, folder: Path) -> tuple[str, str]:
             for schedule in SCHEDULES:
                 found = simulator.functional(
                     program, launches=launches, outputs=outputs, sheet=sheet,
-                    schedule_seed=schedule, wall_s=WALL_S,
+                    schedule_seed=schedule, compute_sms=1 if schedule % 2 else 5, wall_s=WALL_S,
                 )  # fmt: skip
                 if found.outcome != "finished":
                     said = str(found.diagnosis.get("summary", ""))

@@ -47,7 +47,7 @@ namespace {
 
 constexpr std::size_t timing_stack = 64 << 10, functional_stack = 512 << 10;
 std::size_t claimed = 0;
-int rings = 0;
+std::vector<const ring_core*> rings;  // of the block under construction
 
 bool has_inside_communicator() { return pk_program.has[int(role::communicator)] && pk_program.comm_sms == 0; }
 
@@ -73,7 +73,9 @@ void finish_fiber(fiber& f) {
   rank_state& r = w.ranks[b.rank];
   f.done = true;
   r.left_at = std::max(r.left_at, f.now);
-  if (--b.live > 0 || --r.live_blocks > 0) return;
+  if (--b.live > 0) return;
+  check_rings(b);
+  if (--r.live_blocks > 0) return;
   w.m->end(b.rank);
   r.left = r.launch + 1;
 }
@@ -123,7 +125,7 @@ storage allocate_shared(std::size_t bytes) { return storage(new (std::align_val_
 
 // What the author declares, in blocks of this kind. With comm_sms = 0 every block has a communicator too.
 void construct_shared(block& b) {
-  claimed = 0, rings = 0;
+  claimed = 0, rings.clear();
   std::string of;
   if (!b.communicator) {
     b.shared = allocate_shared(pk_program.shared_bytes);
@@ -135,6 +137,7 @@ void construct_shared(block& b) {
     pk_program.construct_comm_shared(b.comm_shared.get());
     of = b.communicator ? "comm_shared needs" : "shared and comm_shared together need";
   }
+  b.rings = rings;
   const double limit = w.ask.parameter("smem_bytes_per_sm");
   if (double(claimed) > limit)
     report_fault(nullptr, "setup", printf_string("%s %zu bytes of shared memory and a block has %.0f: use fewer stages or "
@@ -188,7 +191,8 @@ void claim_shared(std::size_t bytes) { claimed += bytes; }
 
 void ring_init(ring_core& r, int depth) {
   r = ring_core{};
-  r.depth = depth, r.id = rings++;
+  r.depth = depth, r.id = int(rings.size());
+  rings.push_back(&r);
 }
 
 bool everything_finished() {

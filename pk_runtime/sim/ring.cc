@@ -80,6 +80,24 @@ void ring_release(fiber& f, ring_core& r) {
   wake(r.waiting_producer, f.now);
 }
 
+// What is left over does no harm while a block has fewer tasks than the ring has slots, which is how it hides at small
+// shapes: so it is a fault at any shape.
+void check_rings(const block& b) {
+  for (const ring_core* r : b.rings) {
+    const struct { std::uint32_t begun, ended; const char* what; } steps[] = {
+        {r->acquired, r->committed, "acquired and never committed"},
+        {r->committed, r->waited, "filled and never waited for"},
+        {r->waited, r->released, "waited for and never released"}};
+    for (const auto& step : steps)
+      if (step.begun != step.ended)
+        report_fault(nullptr, "ring_misuse",
+                     printf_string("ring #%d of rank %d block %d (launch %d): of %u slots used, %u were %s; with more tasks "
+                                   "than its %d slots a role would wait without end, or data would be lost",
+                                   r->id, b.rank, b.index, b.launch, r->acquired, step.begun - step.ended, step.what,
+                                   r->depth));
+  }
+}
+
 void drain_reads(fiber& f) { w.m->drain(f, true); }
 void mma_issue(fiber& f, double flops) { w.m->mma_issue(f, flops); }
 void mma_wait(fiber& f, int pending) { w.m->mma_wait(f, pending); }

@@ -107,7 +107,8 @@ struct pending_store {
 struct block {
   int rank = 0, index = 0, launch = 0;
   bool communicator = false;
-  int live = 0, rings = 0;
+  int live = 0;
+  std::vector<const ring_core*> rings;
   std::unique_ptr<unsigned char[]> shared, comm_shared;
   double tensor_free = 0, tma_free = 0, link_free = 0, memory_free = 0;
 };
@@ -194,6 +195,9 @@ bool everything_finished();
 void resume(fiber&);      // runs the fiber until it yields
 void yield(fiber&);       // back to the scheduler
 void park(fiber&, waiting_for);  // waits until ready() is called
+
+// ring.cc
+void check_rings(const block&);  // when all roles of a block are done: no slot may be left half used
 
 // host.cc
 void declare_tensors();

@@ -29,7 +29,7 @@ COPY = """
     if (self.block() != 0) return;
     T& t = pipe.wait();
     store_async(self, {destination}, {{0, 0}}, t);
-    pipe.release();
+    {release}
     signal(self, g.ready, {peer}, {slot});
     wait(self, g.ready, 0, {count});
     {after}
@@ -38,7 +38,7 @@ COPY = """
 RIGHT = {
     "x": "x", "per_launch": "1", "setup": "", "before_load": "", "loads": "1", "column": "0",
     "destination": "g.y", "peer": "(self.rank() + 1) % self.world()", "slot": "0", "count": "1",
-    "after": "",
+    "release": "pipe.release();", "after": "",
 }  # fmt: skip
 
 
@@ -88,6 +88,16 @@ DEFECTS = {
         {"loads": "0"},
         "deadlock",
         ["storer", "waits for data of ring #0", "the role that fills it has finished"],
+    ),
+    "slot never released": (
+        {"release": ""},
+        "fault",
+        ["ring #0 of rank", "(launch 0)", "of 1 slots used, 1 were waited for and never released"],
+    ),
+    "slot never waited for": (
+        {"loads": "2"},
+        "fault",
+        ["of 2 slots used, 1 were filled and never waited for"],
     ),
     "acquire twice": (
         {"before_load": "pipe.acquire(); pipe.acquire();"},
