@@ -76,9 +76,9 @@ def replies() -> list[Answer]:
     """Write a kernel that does not compile, one that deadlocks, one that is faster."""
     good = shipped("gemm_reducescatter")[0].source
     broken = good.replace("PK_ROLE storer", "PK_ROLE storer storer", 1)
-    silent = re.sub(r"^ *if \(inside\) signal\(self, g\.ready,.*\n", "", good, flags=re.MULTILINE)
+    silent = re.sub(r"^ *if \(!own\) signal\(self, g\.ready,.*\n", "", good, flags=re.MULTILINE)
     assert silent != good
-    faster = good.replace('knob("super_m", 8', 'knob("super_m", 1', 1)
+    faster = good.replace('knob("super_m", 4', 'knob("super_m", 8', 1)
     assert len({good, broken, silent, faster}) == 4
     return [
         says(f"hypothesis: idea {i}\npredicted_us: 450\nknobs: none\n```cpp\n{source}```")
