@@ -47,7 +47,7 @@ DEFECTS = (
     Defect("dropped signal", *_RS, _SIGNAL, ";", "deadlock",
            ("loader", "waits for signal 'ready'", "expected 3, seen 0")),
     Defect("wrong expected count", *_RS, _WAIT, _WAIT.replace("world() - 1", "world()"), "deadlock",
-           ("expected 4, seen 3", "the expected count is too high")),
+           ("loader", "expected 4, seen 3", "no signal from")),
     Defect("swapped rank", *_RS, _STORE, _STORE.replace("at.plane", "self.rank()"), "wrong_output",
            ("c on all 4 ranks",)),
     Defect("tile out of range", *_RS, "r, at.row, at.col);", "r, at.row + 1, at.col);", "crashed",
