@@ -287,8 +287,16 @@ def test_a_kernel_holds_between_sizes_it_won_and_not_beside_ones_it_lost() -> No
         Row(1024, "b", {"k": 1}),
         Row(None, None, {}),
     ]
-    assert rows_of([(64, *nccl), (1024, *won)]) == [Row(1023, None, {}), Row(None, "a", {})]
-    assert rows_of([(64, *won), (1024, *won)]) == [Row(None, "a", {})]
+    rest = Row(None, None, {})
+    assert rows_of([(64, *nccl), (1024, *won)]) == [Row(1023, None, {}), Row(4096, "a", {}), rest]
+    assert rows_of([(64, *won), (1024, *won)]) == [Row(4096, "a", {}), rest]
+
+
+def test_a_kernel_is_not_trusted_far_from_what_was_measured() -> None:
+    points: list[tuple[int, str | None, dict[str, int]]] = [(64, "a", {}), (1024, "a", {})]
+    rest = Row(None, None, {})
+    assert rows_of(points, fused=True) == [Row(15, None, {}), Row(4096, "a", {}), rest]
+    assert rows_of([(64, None, {})], fused=True) == [rest]
 
 
 def test_the_dispatch_table_counts_copies_and_never_loses(tmp_path: Path) -> None:
@@ -296,7 +304,8 @@ def test_the_dispatch_table_counts_copies_and_never_loses(tmp_path: Path) -> Non
     small, large = 2 * 1024 * 1024, 2 * 8192 * 1024
     assert rows["all_reduce"] == [
         Row(large - 1, None, {}),
-        Row(None, "allreduce_two_shot", {"pieces": 2}),
+        Row(4 * large, "allreduce_two_shot", {"pieces": 2}),
+        Row(None, None, {}),
     ]
     assert small < large
     assert rows["gemm_all_reduce"] == [Row(None, None, {})]

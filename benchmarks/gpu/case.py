@@ -67,12 +67,6 @@ class Case:
                 return math.nan
         return worst
 
-    def empty_outputs(self) -> dict[str, Tensor]:
-        """New memory for one result."""
-        return {
-            n: torch.empty(s.shape, dtype=s.dtype, device="cuda") for n, s in self.outputs.items()
-        }
-
     def gemm(self) -> tuple[int, int, int] | None:
         """(m, n, k) of the GEMM that one rank computes, if there is one."""
         return self.problem.baseline(self.dims, self.ranks.world).gemm

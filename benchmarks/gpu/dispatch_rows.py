@@ -8,6 +8,7 @@ from typing import Any
 from pk_runtime.gpu.dispatch_table import Row, write_dispatch
 
 MARGIN = 1.02  # a kernel must be so many times faster than NCCL: less is within the noise
+REACH = 4  # how far beyond the sizes measured a kernel is trusted
 
 # The problem's slug: the operation's name, and the bytes that its table counts, of one rank.
 OPERATIONS = {
@@ -29,18 +30,21 @@ def counted_bytes(problem: str, dims: dict[str, int], world: int) -> int:
     return size // world if problem == "sp_ag_gemm_m_sharded" else size
 
 
-def rows_of(points: Sequence[tuple[int, str | None, dict[str, int]]]) -> list[Row]:
+def rows_of(
+    points: Sequence[tuple[int, str | None, dict[str, int]]], *, fused: bool = False
+) -> list[Row]:
     """Rows from (bytes, kernel or None for NCCL, knobs): what won at a size holds around it.
 
     Between two sizes that kernels won, the border is in the middle (geometrically); beside one that
-    NCCL won, a kernel holds up to its own size only. So in the untested range NCCL is used.
+    NCCL won, a kernel holds up to its own size only. Beyond `REACH` times the largest size NCCL is
+    used; for fused operators, whose tiles suit large matrices, also below the smallest by `REACH`.
     """
     ordered = sorted(points, key=lambda p: p[0])
     rows: list[Row] = []
     for number, (size, kernel, knobs) in enumerate(ordered):
         following = ordered[number + 1] if number + 1 < len(ordered) else None
         if following is None:
-            limit = None
+            limit = None if kernel is None else size * REACH
         elif kernel is None:
             limit = following[0] - 1
         elif following[1] is None:
@@ -51,6 +55,10 @@ def rows_of(points: Sequence[tuple[int, str | None, dict[str, int]]]) -> list[Ro
         if rows and (rows[-1].kernel, rows[-1].knobs) == (kernel, knobs):
             rows.pop()
         rows.append(row)
+    if rows and rows[-1].max_bytes is not None:
+        rows.append(Row(None, None, {}))
+    if fused and ordered and ordered[0][1] is not None:
+        rows.insert(0, Row(ordered[0][0] // REACH - 1, None, {}))
     return rows
 
 
@@ -75,7 +83,10 @@ def table_of(record: dict[str, Any]) -> dict[str, list[Row]]:
         if size not in at or gain < at[size][0]:
             at[size] = choice
     return {
-        operation: rows_of([(size, kernel, knobs) for size, (_, kernel, knobs) in at.items()])
+        operation: rows_of(
+            [(size, kernel, knobs) for size, (_, kernel, knobs) in at.items()],
+            fused="gemm" in operation,
+        )
         for operation, at in points.items()
     }
 

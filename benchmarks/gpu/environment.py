@@ -4,14 +4,11 @@ import os
 from typing import Any
 
 from pk_runtime.calibrate.machine import query
+from pk_runtime.unicast import LOCAL
 
 # Unicast only, in every library; and NCCL over the loopback interface, for nodes without a network.
 SETTINGS = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "GLOO_SOCKET_IFNAME": "lo",
+    **LOCAL,
     "NVSHMEM_REMOTE_TRANSPORT": "none",
     "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "lo",
 }

@@ -22,19 +22,12 @@ from torch import Tensor
 
 from pk_runtime.calibrate.probes import PartlyMeasuredError
 from pk_runtime.calibrate.transfers import Row
+from pk_runtime.unicast import LOCAL
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Backend = Literal["nccl", "gloo"]
 # Without GPUs, gloo on the CPU shows that all of this works; its times mean nothing.
 MODES: dict[Backend, tuple[str, ...]] = {"nccl": ("eager", "graph"), "gloo": ("eager",)}
-# Unicast only; and over the loopback interface, for nodes without a network.
-ENVIRONMENT = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "GLOO_SOCKET_IFNAME": "lo",
-}
 SAMPLE_US = 4000.0
 MAX_CALLS = 50
 GRAPHED_CALLS = 10
@@ -62,7 +55,7 @@ def measure_nccl(
     some points failed or there was no time for them.
     """
     # house: environment, NCCL and torch are told nothing any other way
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(LOCAL)
     left = [(op, size, mode) for op in OPS for size in sizes for mode in MODES[backend]]
     rows: list[Row] = []
     failed: list[str] = []

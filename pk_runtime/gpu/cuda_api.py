@@ -33,7 +33,6 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuDevicePrimaryCtxRetain": (_P, _I),
     "cuCtxSetCurrent": (_P,),
     "cuCtxGetDevice": (_P,),
-    "cuMemGetInfo_v2": (_P, _P),
     "cuMemAlloc_v2": (_P, _N),
     "cuMemHostAlloc": (_P, _N, _U),
     "cuMemFreeHost": (_P,),

@@ -138,12 +138,6 @@ class Driver:
     def multiprocessors(self) -> int:
         return multiprocessors(self.device)
 
-    def free_bytes(self) -> int:
-        """Memory of the device that nobody has taken."""
-        free, total = c.c_size_t(), c.c_size_t()
-        call("cuMemGetInfo_v2", c.byref(free), c.byref(total))
-        return free.value
-
 
 @functools.cache
 def _opened(device: int) -> Driver:

@@ -33,6 +33,7 @@ from pk_runtime.gpu.driver import (
 )
 from pk_runtime.gpu.memory import Allocation
 from pk_runtime.gpu.rendezvous import new_run_folder
+from pk_runtime.unicast import NO_MULTICAST
 
 MOST_RANKS = 8
 # Seconds that one check's processes may take once it is their turn and they are ready.
@@ -56,11 +57,6 @@ WHAT = {
     "failure": "a dropped signal is reported",
     "again": "a fresh set of processes after it",
     "distributed": "bundle and dispatcher under torch.distributed",
-}
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
 }
 _START_S = 40.0
 _AHEAD = 2  # checks whose processes get ready while another one runs

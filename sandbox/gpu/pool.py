@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pk_runtime.gpu.channel import Channel, pair
+from pk_runtime.unicast import LOCAL
 from sandbox.gpu.serve import Answer, ask_all, close_files
 
 START_S = 120.0
@@ -19,14 +20,7 @@ _MOST_FILES = 16
 _SHOWN = 2000
 _ROOT = Path(__file__).resolve().parents[2]
 # NVLink multicast stays off for baseline and candidate; nothing leaves the machine.
-_ENVIRONMENT = (
-    "NCCL_NVLS_ENABLE=0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST=1",
-    "NVSHMEM_DISABLE_NVLS=1",
-    "NCCL_SOCKET_IFNAME=lo",
-    "GLOO_SOCKET_IFNAME=lo",
-    "PYTHONDONTWRITEBYTECODE=1",
-)
+_ENVIRONMENT = (*(f"{name}={value}" for name, value in LOCAL.items()), "PYTHONDONTWRITEBYTECODE=1")
 
 
 class WorkerFailed(RuntimeError):  # noqa: N818 - a state of the machine

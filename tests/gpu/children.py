@@ -17,17 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pk_runtime.unicast import NO_MULTICAST
 from tests.gpu import budget
 from tests.gpu.kernels import ROOT
 
 READY_S = 90.0
 NO_TIME = "not run for lack of time"
-# NVLink multicast is never used, whatever this process's own environment says.
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
 _KILLED_S = 30.0
 
 # One group of ranks at a time: kernels that wait for each other across GPUs and share those with

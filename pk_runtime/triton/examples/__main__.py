@@ -27,17 +27,11 @@ from pk_runtime.gpu.rendezvous import new_run_folder
 from pk_runtime.triton import INTERPRETED
 from pk_runtime.triton.examples import PATTERNS
 from pk_runtime.triton.examples.worker import BASELINES, PREPARE_S, TURN_S
+from pk_runtime.unicast import LOCAL
 
 _START_S = 20.0  # of a process, importing and all
 _PREPARE_S = _START_S + PREPARE_S
 _GIGABYTE = 1 << 30
-_NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "GLOO_SOCKET_IFNAME": "lo",
-}
 
 
 class Group:
@@ -83,7 +77,7 @@ class Group:
         )
         root = Path(__file__).parents[3]
         # house: environment, drivers, compilers and caches of this machine are found through it
-        env = {**os.environ, **_NO_MULTICAST, "PYTHONPATH": str(root)}
+        env = {**os.environ, **LOCAL, "PYTHONPATH": str(root)}
         module = "pk_runtime.triton.examples.worker"
         return LocalExecutor().run(
             Command(

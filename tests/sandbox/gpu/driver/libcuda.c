@@ -58,7 +58,6 @@ CALL(cuDeviceCanAccessPeer, int* able, int a, int b) { return *able = 1, 0; }
 CALL(cuDevicePrimaryCtxRetain, void** context, int d) { return device = d, *context = &device, 0; }
 CALL(cuCtxSetCurrent, void* context) { return 0; }
 CALL(cuCtxGetDevice, int* d) { return *d = device, 0; }
-CALL(cuMemGetInfo_v2, size_t* free_bytes, size_t* total) { return *free_bytes = *total = 1u << 30, 0; }
 CALL(cuMemAlloc_v2, uint64_t* at, size_t bytes) { return *at = (uint64_t)malloc(bytes), 0; }
 CALL(cuMemFree_v2, uint64_t at) { return free((void*)at), 0; }
 CALL(cuMemHostAlloc, void** at, size_t bytes, unsigned flags) { return *at = calloc(1, bytes), 0; }
