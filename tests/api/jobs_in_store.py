@@ -9,7 +9,6 @@ from agent.spec import JobSpec
 from pk_runtime.candidate import Candidate
 from sandbox.verdict import Status, Timing, Verdict
 from store import Store
-from store.candidates import source_bytes
 from store.leases import Claim
 
 PROBLEM = "gemm_reducescatter"
@@ -88,7 +87,7 @@ def propose(
     phase: str = "search",
 ) -> int:
     """Store an attempt; returns its number."""
-    source = source_bytes(what)
+    source = what.source_bytes()
     sha256 = store.artifacts.put(source)
     with store.database.write() as tx:
         tx.artifacts.record(sha256, kind="source", size=len(source))
