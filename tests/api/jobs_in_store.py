@@ -154,14 +154,19 @@ def finish(store: Store, claimed: Claim, bundle: bytes | None = b"a zip", **chan
         tx.leases.finish(claimed, state, bundle_sha256=sha256, **(values | changes))
 
 
-def succeeded(store: Store) -> str:
-    """A job that ended well after three attempts: a slow one, a better one, a broken one."""
+def succeeded(store: Store, **changes: Any) -> str:
+    """A job that ended well after three attempts: a slow one, a better one, a broken one.
+
+    `changes` are made to the verdict of the better one.
+    """
     job_id = submit(store)
     claimed = claim(store, job_id)
     first, second = candidate(), candidate(stages=4)
     broken = candidate(SOURCE + "oops\n", stages=4)
     judge(store, job_id, propose(store, job_id, first), verdict(first, 900.0))
-    judge(store, job_id, propose(store, job_id, second, parent=1), verdict(second, 500.0))
+    judge(
+        store, job_id, propose(store, job_id, second, parent=1), verdict(second, 500.0, **changes)
+    )
     judge(
         store,
         job_id,
