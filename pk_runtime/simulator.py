@@ -98,7 +98,7 @@ class Simulator:
             f"world {len(launches[0])}",
             f"launches {len(launches)}",
             f"compute_sms {compute_sms}",
-            f"seed {schedule_seed}",
+            f"schedule {_strategy(schedule_seed)}",
             f"wall {wall_s}",
             *_tensor_lines(inputs, outputs),
             *_parameter_lines(sheet),
@@ -180,6 +180,10 @@ class Simulator:
             yield where
         finally:
             shutil.rmtree(where, ignore_errors=True)
+
+
+def _strategy(seed: int) -> str:
+    return {0: "eager", 1: "latest"}.get(seed, f"random {seed}")
 
 
 def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:
