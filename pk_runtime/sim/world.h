@@ -13,6 +13,7 @@
 #include <pk/sim/engine.h>
 
 #include "fiber.h"
+#include "source.h"
 
 namespace pk::sim {
 
@@ -117,10 +118,12 @@ struct block {
 struct fiber {
   context where;
   void* stack = nullptr;
+  std::size_t stack_bytes = 0;
   block* home = nullptr;
   sim::role role = sim::role::loader;
   std::uint64_t id = 0;  // in order of creation; fibers and operations are numbered together
   bool done = false, queued = false;
+  site at = 0;  // the last call into the engine
   double now = 0;
   waiting_for reason = waiting_for::nothing;
   const ring_core* ring = nullptr;
