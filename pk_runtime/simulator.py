@@ -25,6 +25,7 @@ from pk_runtime.exploration import Outcome as Outcome
 from pk_runtime.exploration import RankTensors as RankTensors
 from pk_runtime.schedules import Schedule, Search, drawn
 from pk_runtime.sheet import Sheet
+from pk_runtime.source_lines import with_lines
 
 DTYPE_WORDS = {
     torch.bfloat16: "bf16",
@@ -200,7 +201,8 @@ class Simulator:
             limits=Limits(wall_s=wall_s + _WALL_MARGIN_S, memory_bytes=MEMORY_BYTES, processes=8),
         )
         completed = self._executor.run(command)
-        return _read_report(where / "report.json"), completed
+        report = _read_report(where / "report.json")
+        return with_lines(report, program, self._executor, where), completed
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:

@@ -14,6 +14,7 @@
 
 #include "fiber.h"
 #include "past.h"
+#include "source.h"
 
 namespace pk::sim {
 
@@ -140,11 +141,13 @@ struct block {
 struct fiber {
   context where;
   void* stack = nullptr;
+  std::size_t stack_bytes = 0;
   block* home = nullptr;
   sim::role role = sim::role::loader;
   std::uint64_t id = 0, issued = 0;  // id: the same in every schedule
   past known;                        // events before what it does next; of the exhaustive search
   bool done = false, queued = false;
+  site at = 0;  // the last call into the engine
   double now = 0;
   waiting_for reason = waiting_for::nothing;
   const ring_core* ring = nullptr;
