@@ -127,14 +127,10 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
     f->stack = w.free_stacks.back();
     w.free_stacks.pop_back();
   }
-<<<<<<< HEAD
+  f->stack_bytes = bytes;
   f->home = &b, f->role = which, f->now = at;
   f->id = id_of(b, which);
   f->known = r.began.back();
-=======
-  f->stack_bytes = bytes;
-  f->home = &b, f->role = which, f->now = at, f->id = w.next_id++;
->>>>>>> main
   prepare(f->where, f->stack, bytes, body, f.get());
   ++b.live;
   w.m->ready(*f, at);
