@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string>
 
-#include "world.h"
+#include "search.h"
 
 namespace pk::sim {
 
@@ -50,12 +50,14 @@ std::string joined(const std::vector<std::string>& parts) {
 std::string object(const std::vector<std::string>& fields) { return "{" + joined(fields) + "}"; }
 std::string array(const std::vector<std::string>& items) { return "[" + joined(items) + "]"; }
 
-[[noreturn]] void write_and_exit(const std::vector<std::string>& fields) {
-  std::FILE* file = std::fopen("report.json", "w");
+[[noreturn]] void write_and_exit(const std::vector<std::string>& fields, bool finished = false) {
+  note_steps(w.steps);
+  std::FILE* file = std::fopen(exploring() ? finding_file : "report.json", "w");
   if (file == nullptr) _exit(70);
   const std::string text = object(fields) + "\n";
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
+  if (exploring()) end_of_branch(finished ? branch::finished : branch::failed);
   _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
 }
 
@@ -211,6 +213,24 @@ void finish_run() {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
   }
+  write_and_exit(fields, true);
+}
+
+void write_exploration(const exploration_summary& e) {
+  std::string finding;
+  if (std::FILE* file = e.stopped == "finding" ? std::fopen(finding_file, "r") : nullptr) {
+    char text[4096];
+    for (std::size_t n; (n = std::fread(text, 1, sizeof text, file)) > 0;) finding.append(text, n);
+    std::fclose(file);
+  }
+  std::vector<std::string> kinds;
+  for (const std::string& s : e.output_schedules) kinds.push_back(quoted(s));
+  std::vector<std::string> fields = {
+      field("outcome", "explored"), field("kernel", pk_program.name), field("schedules_run", e.run),
+      field("redundant", e.redundant), quoted("complete") + (e.complete ? ": true" : ": false"),
+      field("steps", double(e.steps)), field("stopped_by", e.stopped), field("last_schedule", e.last),
+      quoted("outputs") + ": " + array(kinds)};
+  if (!finding.empty()) fields.push_back(quoted("finding") + ": " + finding);
   write_and_exit(fields);
 }
 
