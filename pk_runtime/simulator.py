@@ -23,7 +23,7 @@ from pk_runtime.execution import Command, Completed, Executor, Limits
 from pk_runtime.sheet import Sheet
 from pk_runtime.source_lines import with_lines
 
-Outcome = Literal["finished", "deadlock", "fault", "timeout", "dirty"]
+Outcome = Literal["finished", "race", "deadlock", "fault", "timeout", "dirty"]
 RankTensors = dict[str, torch.Tensor]
 
 DTYPE_WORDS = {
@@ -34,7 +34,7 @@ DTYPE_WORDS = {
 }
 MEMORY_BYTES = 6 << 30
 REPORT_BYTES = 4 << 20
-_ENDED_BY = ("finished", "deadlock", "fault", "timeout", "dirty")
+_ENDED_BY = ("finished", "race", "deadlock", "fault", "timeout", "dirty")
 _WALL_MARGIN_S = 2.0
 
 

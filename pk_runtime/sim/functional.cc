@@ -20,6 +20,7 @@ struct operation {
   coord at{0, 0};
   std::shared_ptr<pending_store> stored;
   counters* counter = nullptr;
+  stamp carried;
   int launch = 0;
 };
 
@@ -82,9 +83,10 @@ class functional final : public machine {
     std::erase_if(f.stores, [](const auto& s) { return s->landed; });
   }
 
-  void post_signal(fiber& f, counters& c, int, int slot) override {
+  void post_signal(fiber& f, counters& c, int target, int slot) override {
     operation op(operation::signal, rank_of(f));
     op.counter = &c, op.slot = slot, op.launch = f.home->launch;
+    op.carried = order::publish(f, c, target, slot);
     issue(std::move(op));
   }
 
@@ -154,6 +156,7 @@ class functional final : public machine {
     } else if (op.kind == operation::store) {
       land(*op.stored);
     } else {
+      order::arrive(*op.counter, op.slot, op.launch, op.carried);
       deliver(*op.counter, op.slot, op.launch, op.rank, 0);
     }
   }

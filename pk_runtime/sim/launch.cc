@@ -96,9 +96,12 @@ void body(void* argument) {
     park(f, waiting_for::peers_to_enter);
   }
   if (r.peers_bound) cross_the_door(f);
+  order::enter(f, r.peers_bound);
   const auto& shared = f.role == role::communicator ? f.home->comm_shared : f.home->shared;
   pk_program.run(f.role, f, r.args.data(), shared.get());
   w.m->drain(f, false);
+  order::drained(f, false);
+  order::leave(f);
   finish_fiber(f);
   for (;;) yield(f);
 }
@@ -114,6 +117,7 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
   }
   f->stack_bytes = bytes;
   f->home = &b, f->role = which, f->now = at;
+  order::track(*f);
   prepare(f->where, f->stack, bytes, body, f.get());
   ++b.live;
   w.m->ready(*f, at);
@@ -172,6 +176,7 @@ void start_launch(int rank, double at) {
   r.peers_bound = false;
   run_setup(rank);
   load_inputs(rank);
+  order::host_begins(rank);
   if (pk_program.comm_sms >= w.ask.sms)
     report_fault(nullptr, "setup", printf_string("comm_sms is %d and the machine has %d SMs: none is left to compute",
                                                  pk_program.comm_sms, w.ask.sms));
@@ -212,6 +217,7 @@ bool advance_launches() {
         at += w.ask.parameter("flag_latency_us");
       }
       r.used.finished = at;
+      order::host_ends(rank, r.peers_bound);
       save_outputs(rank);
       changed = true;
     }
