@@ -105,9 +105,12 @@ void body(void* argument) {
   }
   if (r.peers_bound) cross_the_door(f);
   learn_of_entries(f, r.peers_bound ? r.launch : r.launch - 1);
+  order::enter(f, r.peers_bound);
   const auto& shared = f.role == role::communicator ? f.home->comm_shared : f.home->shared;
   pk_program.run(f.role, f, r.args.data(), shared.get());
   w.m->drain(f, false);
+  order::drained(f, false);
+  order::leave(f);
   finish_fiber(f);
   for (;;) yield(f);
 }
@@ -131,6 +134,7 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
   f->home = &b, f->role = which, f->now = at;
   f->id = id_of(b, which);
   f->known = r.began.back();
+  order::track(*f);
   prepare(f->where, f->stack, bytes, body, f.get());
   ++b.live;
   w.m->ready(*f, at);
@@ -208,6 +212,7 @@ void start_launch(int rank, double at) {
   r.peers_bound = false;
   run_setup(rank);
   load_inputs(rank);
+  order::host_begins(rank);
   const int sms = w.ask.sms_of(rank);
   if (pk_program.comm_sms >= sms)
     report_fault(nullptr, "setup", printf_string("comm_sms is %d and the machine has %d SMs: none is left to compute",
@@ -258,6 +263,7 @@ bool advance_launches() {
         at += w.ask.parameter("flag_latency_us");
       }
       r.used.finished = at;
+      order::host_ends(rank, r.peers_bound);
       save_outputs(rank);
       changed = true;
     }

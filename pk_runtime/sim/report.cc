@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <string>
 
+#include "race.h"
+#include "report.h"
 #include "search.h"
 
 namespace pk::sim {
@@ -24,10 +26,6 @@ std::string describe(const fiber& f) {
   return printf_string("rank %d block %d %s (launch %d)", f.home->rank, f.home->index, name_of(f.role), f.home->launch);
 }
 
-namespace {
-
-constexpr int most_waits = 64;
-
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
@@ -41,23 +39,37 @@ std::string quoted(const std::string& text) {
 std::string field(const char* name, const std::string& text) { return quoted(name) + ": " + quoted(text); }
 std::string field(const char* name, double value) { return quoted(name) + printf_string(": %.9g", value); }
 
+namespace {
 std::string joined(const std::vector<std::string>& parts) {
   std::string out;
   for (const auto& p : parts) out += (out.empty() ? "" : ", ") + p;
   return out;
 }
+}  // namespace
 
 std::string object(const std::vector<std::string>& fields) { return "{" + joined(fields) + "}"; }
 std::string array(const std::vector<std::string>& items) { return "[" + joined(items) + "]"; }
 
-[[noreturn]] void write_and_exit(const std::vector<std::string>& fields, bool finished = false) {
+namespace {
+
+constexpr int most_waits = 64;
+
+enum class ending { finished, raced, failed };
+
+[[noreturn]] void write_and_exit(std::vector<std::string> fields, ending how = ending::failed) {
   note_steps(w.steps);
+  // What else went wrong may well follow from a race.
+  if (how == ending::failed && race_was_found()) {
+    std::vector<std::string> race = race_fields();
+    race.insert(race.begin(), field("summary", race_summary()));
+    fields.push_back(quoted("race") + ": " + object(race));
+  }
   std::FILE* file = std::fopen(exploring() ? finding_file : "report.json", "w");
   if (file == nullptr) _exit(70);
   const std::string text = object(fields) + "\n";
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
-  if (exploring()) end_of_branch(finished ? branch::finished : branch::failed);
+  if (exploring()) end_of_branch(how == ending::finished ? branch::finished : branch::failed);
   _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
 }
 
@@ -200,6 +212,11 @@ void check_signal_totals() {
 }  // namespace
 
 void finish_run() {
+  if (race_was_found()) {
+    std::vector<std::string> fields = race_fields();
+    fields.insert(fields.begin(), {field("outcome", "race"), field("summary", race_summary())});
+    write_and_exit(fields, ending::raced);
+  }
   check_signal_totals();
   std::vector<std::string> ranks;
   double end = 0;
@@ -209,11 +226,14 @@ void finish_run() {
   }
   std::vector<std::string> fields = {field("outcome", "finished"), field("kernel", pk_program.name),
                                      field("steps", double(w.steps)), field("comm_sms", pk_program.comm_sms)};
+  std::vector<std::string> notes;
+  for (const std::string& text : race_notes()) notes.push_back(quoted(text));
+  if (!notes.empty()) fields.push_back(quoted("notes") + ": " + array(notes));
   if (w.ask.timing) {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
   }
-  write_and_exit(fields, true);
+  write_and_exit(fields, ending::finished);
 }
 
 void write_exploration(const exploration_summary& e) {

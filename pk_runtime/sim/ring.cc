@@ -40,6 +40,7 @@ int ring_acquire(fiber& f, ring_core& r) {
   r.full_at[slot] = f.now;
   r.loads_in_flight[slot] = 0;
   ++r.acquired;
+  order::acquire_slot(f, r, slot);
   return slot;
 }
 
@@ -47,6 +48,7 @@ void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& s
   PK_SIM_NOTE_SITE(f);
   if (r.acquired == r.committed) misuse(f, r, "load() without an acquired slot");
   check_range(f, "load", src, at, tile.rows, tile.cols);
+  order::load(f, r, int(r.committed % r.depth), tile, src, at);
   w.m->load(f, r, int(r.committed % r.depth), tile, src, at);
 }
 
@@ -56,6 +58,7 @@ void ring_commit(fiber& f, ring_core& r) {
   const int slot = int(r.committed % r.depth);
   r.full_at[slot] = std::max(r.full_at[slot], f.now);
   w.m->publish(f, &r.committed, r.committed);
+  order::commit_slot(f, r, slot);
   ++r.committed;
   if (has_data(r)) wake(r.waiting_consumer, r.full_at[r.waited % r.depth]);
 }
@@ -76,6 +79,7 @@ int ring_wait(fiber& f, ring_core& r) {
   }
   w.m->observe(f, &r.committed, r.waited);
   ++r.waited;
+  order::wait_slot(f, r, slot);
   return slot;
 }
 
@@ -83,6 +87,8 @@ void ring_release(fiber& f, ring_core& r) {
   PK_SIM_NOTE_SITE(f);
   if (r.released == r.waited) misuse(f, r, "release() of a slot that was not waited for");
   w.m->drain(f, true);
+  order::drained(f, true);
+  order::release_slot(f, r, int(r.released % r.depth));
   r.free_at[r.released % r.depth] = f.now;
   w.m->publish(f, &r.released, r.released);
   ++r.released;
@@ -110,10 +116,26 @@ void check_rings(const block& b) {
 void drain_reads(fiber& f) {
   PK_SIM_NOTE_SITE(f);
   w.m->drain(f, true);
+  order::drained(f, true);
+  order::meet(f);
 }
 
 void mma_issue(fiber& f, double flops) { w.m->mma_issue(f, flops); }
-void mma_wait(fiber& f, int pending) { w.m->mma_wait(f, pending); }
+void mma_reads(fiber& f, const tile_ref& a, const tile_ref& b) {
+  PK_SIM_NOTE_SITE(f);
+  order::multiply(f, a, b);
+}
+
+void mma_wait(fiber& f, int pending) {
+  w.m->mma_wait(f, pending);
+  order::multiplied(f, pending);
+}
+
+void shared_access(fiber& f, const tile_ref& tile, bool write) {
+  PK_SIM_NOTE_SITE(f);
+  order::touch(f, tile, write);
+}
+
 void vector_work(fiber& f, double elements, double bytes) { w.m->vector_work(f, elements, bytes); }
 
 void check_writable(const fiber& f, const tensor_ref& dst) {
@@ -129,6 +151,7 @@ void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src,
   check_writable(f, dst);
   auto s = std::make_shared<pending_store>();
   s->dst = dst, s->at = at, s->src = src, s->add = add;
+  order::store(f, dst, at, src, add);
   w.m->store(f, std::move(s));
 }
 
@@ -179,6 +202,8 @@ void signal(fiber& f, const signal_ref& s, int rank, int slot) {
   counters& own = counters_of(rank_of(f), s);
   check_signal(f, own, "signal", rank, slot);
   w.m->drain(f, false);
+  order::drained(f, false);
+  order::meet(f);
   w.m->post_signal(f, counters_of(rank, s), rank, slot);
 }
 
@@ -187,17 +212,21 @@ void wait(fiber& f, const signal_ref& s, int slot, int count) {
   counters& c = counters_of(rank_of(f), s);
   check_signal(f, c, "wait", rank_of(f), slot);
   wait_for(f, c, slot, count < 0 ? 0 : count, waiting_for::signal);
+  order::wait(f, c, slot, count < 0 ? 0 : count);
 }
 
 void barrier(fiber& f, const signal_ref& s) {
   PK_SIM_NOTE_SITE(f);
   counters& c = counters_of(rank_of(f), s);
   w.m->drain(f, false);
+  order::drained(f, false);
+  order::meet(f);
   w.m->in_order(f);
   const std::uint64_t arrivals = std::uint64_t(w.ask.world) * blocks_of(f);
   const std::uint64_t target = (c.value[0] / arrivals + 1) * arrivals;
   for (int r = 0; r < w.ask.world; ++r) w.m->post_signal(f, counters_of(r, s), r, 0);
   wait_for(f, c, 0, target, waiting_for::barrier);
+  order::wait(f, c, 0, target);
 }
 
 }  // namespace pk::sim

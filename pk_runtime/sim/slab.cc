@@ -41,6 +41,7 @@ void use_once(const fiber& f, int& last, const std::string& what) {
 double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
   PK_SIM_NOTE_SITE(f);
   check_range(f, "load", src, at, v.rows, v.cols);
+  order::slab(f, src, at, v, false);
   return w.m->load_slab(f, v, src, at);
 }
 
@@ -56,6 +57,7 @@ void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
   check_writable(f, dst);
   auto s = leaving(v);
   s->dst = dst, s->at = at;
+  order::slab(f, dst, at, v, true);
   w.m->store(f, std::move(s));
 }
 

@@ -13,6 +13,7 @@
 #include <pk/sim/engine.h>
 
 #include "fiber.h"
+#include "order.h"
 #include "past.h"
 #include "source.h"
 
@@ -82,6 +83,7 @@ struct counters {
   std::vector<double> changed_at;
   std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
   std::map<int, std::vector<struct fiber*>> waiting;  // by index
+  std::vector<arrivals> arrived;                      // by index
 
   std::uint64_t key(int index) const { return std::uint64_t(rank) << 48 | std::uint64_t(id) << 32 | unsigned(index); }
   int index(int slot, int launch) const { return barrier ? slot : launch % 2 * slots + slot; }
@@ -130,11 +132,17 @@ struct pending_store {
 };
 
 struct block {
+  struct tile_state {
+    std::uint32_t state = 0;          // of shadow memory
+    std::int16_t ring = -1, slot = -1;  // where it was last loaded
+  };
   int rank = 0, index = 0, launch = 0;
   bool communicator = false;
   int live = 0;
   std::vector<const ring_core*> rings;
   std::unique_ptr<unsigned char[]> shared, comm_shared;
+  std::unordered_map<const void*, tile_state> tiles;
+  std::vector<ring_clock> ring_clocks;
   double tensor_free = 0, tma_free = 0, link_free = 0, memory_free = 0;
 };
 
@@ -148,6 +156,7 @@ struct fiber {
   past known;                        // events before what it does next; of the exhaustive search
   bool done = false, queued = false;
   site at = 0;  // the last call into the engine
+  worker_clock* clock = nullptr;
   double now = 0;
   waiting_for reason = waiting_for::nothing;
   const ring_core* ring = nullptr;
