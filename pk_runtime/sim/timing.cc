@@ -9,6 +9,7 @@
 #include <cmath>
 #include <queue>
 
+#include "timing_flush.h"
 #include "timing_links.h"
 #include "timing_memory.h"
 
@@ -18,7 +19,8 @@ namespace {
 
 class timing final : public machine {
  public:
-  timing() : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_bytes"), cost_), links_(w.ask.world, cost_) {}
+  timing() : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_bytes"), cost_), links_(w.ask.world, cost_),
+        under_way_(std::size_t(w.ask.world)) {}
 
   void load(fiber& f, ring_core& ring, int slot, const tile_ref& tile, const tensor_ref& src, coord at) override {
     in_order(f);
@@ -96,6 +98,8 @@ class timing final : public machine {
 
   // A release waits for what the thread sent before, its last signal to a peer included.
   void post_signal(fiber& f, counters& c, int target, int slot) override {
+    in_order(f);
+    if (under_way_[std::size_t(rank_of(f))].wait(f)) park(f, waiting_for::store);
     f.now = std::max(f.now, f.signal_known_at) + cost_.release;
     in_order(f);
     const bool own = target == rank_of(f);
@@ -210,11 +214,14 @@ class timing final : public machine {
     const double sent = f.home->link_free = std::max(start, f.home->link_free) + bytes / cost_.sm_link;
     if (s->registers) f.now = std::max(f.now, sent);
     const mechanism how = s->registers ? mechanism::store : s->add ? mechanism::reduce : mechanism::push;
-    cross(rank_of(f), to, how, bytes, start, [this, s, sent](double passed) {
+    flush& under_way = under_way_[std::size_t(rank_of(f))];
+    const std::uint64_t number = under_way.begin();
+    cross(rank_of(f), to, how, bytes, start, [this, s, sent, number, &under_way](double passed) {
       s->read_at = std::max(passed, sent), s->landed_at = s->read_at + cost_.link_latency;
       s->known_at = s->read_at + cost_.peer_latency, s->landed = true;
       if (s->mail != nullptr) deliver(*s->mail, s->launch, {}, s->landed_at);
       wake(s->waiting, s->read_at);
+      under_way.end(number, [&](fiber& waits) { ready(waits, s->known_at); });
     });
   }
 
@@ -233,6 +240,7 @@ class timing final : public machine {
   costs cost_;
   memories memory_;
   links links_;
+  std::vector<flush> under_way_;  // by rank
   std::deque<pulled> pulled_;
   std::priority_queue<entry> queue_;
   std::uint64_t order_ = 0;
