@@ -61,15 +61,11 @@ class timing final : public machine {
     in_order(f);
     const bool mail = s->mail != nullptr;
     const int to = mail ? s->to : s->dst.owner;
-    double start = f.now, bytes = flagged_bytes(s->src);
-    if (!mail) {
-      const footprint area = covered(s->src, s->dst, s->at);
-      bytes = area.bytes;
-      if (!s->registers) start = issue(f, area);
-      memory_.write(to, area, start);
-    }
-    if (to == rank_of(f)) keep(f, *s, bytes, start);
-    else push(f, s, to, bytes, start);
+    footprint area{.bytes = flagged_bytes(s->src)};
+    if (!mail) area = covered(s->src, s->dst, s->at);
+    const double start = s->registers ? f.now : issue(f, area);
+    if (to == rank_of(f)) keep(f, *s, area, start);
+    else push(f, s, to, area, start);
     f.stores.push_back(std::move(s));
   }
 
@@ -197,11 +193,16 @@ class timing final : public machine {
           [=, this, then = std::move(then)](double passed) { then(std::max({passed, fetched, least}) + cost_.peer_latency); });
   }
 
+  // Mailboxes stay in L2.
+  double into_memory(int rank, const pending_store& s, const footprint& a, double at) {
+    return s.mail != nullptr ? memory_.pass_l2(rank, a.bytes, at) : memory_.write(rank, a, at);
+  }
+
   // Into the own memory.
-  void keep(fiber& f, pending_store& s, double bytes, double start) {
-    s.read_at = memory_.pass_l2(rank_of(f), bytes, start);
+  void keep(fiber& f, pending_store& s, const footprint& a, double start) {
+    s.read_at = into_memory(rank_of(f), s, a, start);
     if (s.registers) {
-      f.home->memory_free = std::max(start, f.home->memory_free) + bytes / cost_.sm_memory;
+      f.home->memory_free = std::max(start, f.home->memory_free) + a.bytes / cost_.sm_memory;
       s.read_at = std::max(s.read_at, f.home->memory_free);
       f.now = s.read_at;
     }
@@ -210,13 +211,15 @@ class timing final : public machine {
   }
 
   // To a peer. Registers are free when the SM has sent them; a tile when it has passed the links.
-  void push(fiber& f, const std::shared_ptr<pending_store>& s, int to, double bytes, double start) {
-    const double sent = f.home->link_free = std::max(start, f.home->link_free) + bytes / cost_.sm_link;
+  void push(fiber& f, const std::shared_ptr<pending_store>& s, int to, const footprint& a, double start) {
+    const double sent = f.home->link_free = std::max(start, f.home->link_free) + a.bytes / cost_.sm_link;
+    memory_.pass_l2(rank_of(f), a.bytes, start);
     if (s->registers) f.now = std::max(f.now, sent);
     const mechanism how = s->registers ? mechanism::store : s->add ? mechanism::reduce : mechanism::push;
     flush& under_way = under_way_[std::size_t(rank_of(f))];
     const std::uint64_t number = under_way.begin();
-    cross(rank_of(f), to, how, bytes, start, [this, s, sent, number, &under_way](double passed) {
+    cross(rank_of(f), to, how, a.bytes, start, [this, s, sent, to, a, number, &under_way](double passed) {
+      into_memory(to, *s, a, passed);
       s->read_at = std::max(passed, sent), s->landed_at = s->read_at + cost_.link_latency;
       s->known_at = s->read_at + cost_.peer_latency, s->landed = true;
       if (s->mail != nullptr) deliver(*s->mail, s->launch, {}, s->landed_at);
