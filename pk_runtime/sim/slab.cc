@@ -46,6 +46,7 @@ double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
 }
 
 void slab_use(fiber& f, double ready_at) {
+  ready_at = w.m->arrival_of(f, ready_at);
   if (ready_at <= f.now) return;
   f.waited[int(waiting_for::load)] += ready_at - f.now;
   f.now = ready_at;

@@ -108,9 +108,9 @@ struct box {
   letter& at(int source, int slot, int launch) { return letters[launch % 2][std::size_t(source) * slots + slot]; }
 };
 
-// `load` is no reason to park: it is time spent on slabs that are still on their way.
-enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter, mailbox, load };
-inline constexpr int wait_reasons = 8;
+// `load` and `store` are time spent on slabs that are still on their way and on stores that have not left or landed.
+enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter, mailbox, load, store };
+inline constexpr int wait_reasons = 9;
 
 // What a signal does when it arrives: counts, and readies whoever has waited for it.
 void deliver(struct counters&, int slot, int launch, int from, double at);
@@ -128,7 +128,9 @@ struct pending_store {
   letter* mail = nullptr;
   int to = 0, launch = 0;  // of `mail`: whose box, in which launch
   std::vector<unsigned char> snapshot;
-  double read_at = 0, landed_at = 0;
+  // Timing mode; `landed` says that these are known. The sender hears of the landing at known_at.
+  double read_at = 0, landed_at = 0, known_at = 0;
+  struct fiber* waiting = nullptr;
 };
 
 struct block {
@@ -167,6 +169,7 @@ struct fiber {
   std::vector<std::shared_ptr<pending_store>> stores;
   double mma_done[8] = {};
   std::uint64_t mma_issued = 0;
+  double signal_known_at = 0;        // when its last signal is known to have arrived
   double waited[wait_reasons] = {};  // us, timing mode
 };
 
@@ -215,7 +218,8 @@ struct machine {
   virtual ~machine() = default;
   virtual void load(fiber&, ring_core&, int slot, const tile_ref&, const tensor_ref&, coord) = 0;
   virtual void store(fiber&, std::shared_ptr<pending_store>) = 0;
-  virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete
+  virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete, or a ticket
+  virtual double arrival_of(fiber&, double ready_at) { return ready_at; }  // of a load_slab, which it may wait for
   virtual void read_letter(fiber&, const letter&, const tile_ref&, double asked) = 0;  // taken since `asked`
   virtual void drain(fiber&, bool reads_only) = 0;
   virtual void post_signal(fiber&, counters&, int target, int slot) = 0;
@@ -226,6 +230,7 @@ struct machine {
   virtual bool pauses_at_waits() const { return false; }  // whether a wait that can go on lets others go first
   virtual void publish(const fiber&, const void*, std::uint64_t) {}  // a hand-over between two fibers, by number
   virtual void observe(fiber&, const void*, std::uint64_t) {}
+  virtual void look(fiber&) {}                // at a counter in the rank's memory
   virtual void mma_issue(fiber&, double flops) { (void)flops; }
   virtual void mma_wait(fiber&, int pending) { (void)pending; }
   virtual void vector_work(fiber&, double elements, double shared_bytes) { (void)elements, (void)shared_bytes; }
@@ -242,6 +247,7 @@ void yield(fiber&);       // back to the scheduler
 void park(fiber&, waiting_for);  // waits until ready() is called
 
 // ring.cc
+void load_landed(ring_core&, int slot, double at);  // one of the loads into that slot
 void check_rings(const block&);  // when all roles of a block are done: no slot may be left half used
 
 // host.cc
