@@ -20,6 +20,7 @@ import torch
 
 from pk_runtime.bottleneck import Bottleneck, explain
 from pk_runtime.execution import Command, Completed, Executor, Limits
+from pk_runtime.report import Split, path_of
 from pk_runtime.sheet import Sheet
 
 Outcome = Literal["finished", "deadlock", "fault", "timeout", "dirty"]
@@ -61,11 +62,12 @@ class FunctionalRun:
 
 @dataclass(frozen=True)
 class TimingRun:
-    """Predicted time in microseconds, the resource that bounds it, and the raw figures by rank."""
+    """Predicted time in microseconds, what it is spent on and bound by, the raw figures by rank."""
 
     outcome: Outcome
     time_us: float = math.nan
     bottleneck: Bottleneck | None = None
+    path: Split | None = None
     diagnosis: dict[str, Any] = field(default_factory=dict)
 
 
@@ -152,10 +154,10 @@ class Simulator:
         if not isinstance(time_us, float | int) or not math.isfinite(time_us) or time_us <= 0:
             return TimingRun("fault", diagnosis=_lost("the report has no usable time"))
         try:
-            bottleneck = explain(report, sheet)
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            bottleneck, path = explain(report, sheet), path_of(report)
+        except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
             return TimingRun("fault", diagnosis=_lost(f"the report is malformed: {error!r}"))
-        return TimingRun("finished", float(time_us), bottleneck, report)
+        return TimingRun("finished", float(time_us), bottleneck, path, report)
 
     def _run(
         self, program: Path, where: Path, request: Sequence[str], wall_s: float

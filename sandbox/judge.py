@@ -139,7 +139,7 @@ class Judge:
         check = Check(program, self._simulator, host, target.sheet, draft.seed, report)
         small_first = [shape.name for shape in description.shapes if shape.kind == "check"]
         evidence = check.run(plan(draft.depth, small_first, target.world_size))
-        bench = Bench(program, self._simulator, target.sheet, report)
+        bench = Bench(program, draft.candidate, self._simulator, target, report)
         return evidence, bench.run(description, shapes)
 
     def _verdict(

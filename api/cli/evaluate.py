@@ -76,7 +76,7 @@ def evaluate(
     if as_json:
         print_json(verdict.to_json())
     else:
-        print_verdict(verdict.to_json())
+        print_verdict(verdict)
     if verdict.status == "infra_error":
         raise typer.Exit(ExitCode.SERVICE)
     raise typer.Exit(ExitCode.OK if verdict.correct else ExitCode.NOT_CORRECT)

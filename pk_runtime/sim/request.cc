@@ -1,7 +1,7 @@
 // request.txt: one directive a line, words separated by blanks.
 //
 //   mode functional|timing      world 4       sms 132 (or compute_sms 5)      launches 3     seed 7
-//   wall 5.0                    steps 200000000
+//   wall 5.0                    steps 200000000               trace 3
 //   input a bf16 128 64         output c bf16 32 64      parameter hbm_bytes_per_us 3.96e6
 #include <cstdlib>
 #include <fstream>
@@ -48,6 +48,7 @@ request read_request(const char* path) {
     else if (key == "seed") words >> r.seed;
     else if (key == "wall") words >> r.wall_seconds;
     else if (key == "steps") words >> r.max_steps;
+    else if (key == "trace") words >> r.trace_blocks;
     else if (key == "parameter") {
       std::string name;
       double value = 0;

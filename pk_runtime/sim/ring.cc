@@ -35,6 +35,7 @@ int ring_acquire(fiber& f, ring_core& r) {
   }
   const int slot = int(r.acquired % r.depth);
   f.now = std::max(f.now, r.free_at[slot]);
+  follow_freed(f, r, slot);
   r.full_at[slot] = f.now;
   r.loads_in_flight[slot] = 0;
   ++r.acquired;
@@ -51,6 +52,7 @@ void ring_commit(fiber& f, ring_core& r) {
   if (r.acquired == r.committed) misuse(f, r, "commit() without an acquired slot");
   const int slot = int(r.committed % r.depth);
   r.full_at[slot] = std::max(r.full_at[slot], f.now);
+  slot_filled(f, r, slot);
   ++r.committed;
   if (has_data(r)) wake(r.waiting_consumer, r.full_at[r.waited % r.depth]);
 }
@@ -68,6 +70,7 @@ int ring_wait(fiber& f, ring_core& r) {
     f.waited[int(waiting_for::data)] += r.full_at[slot] - f.now;
     f.now = r.full_at[slot];
   }
+  follow_filled(f, r, slot);
   ++r.waited;
   return slot;
 }
@@ -76,6 +79,7 @@ void ring_release(fiber& f, ring_core& r) {
   if (r.released == r.waited) misuse(f, r, "release() of a slot that was not waited for");
   w.m->drain(f, true);
   r.free_at[r.released % r.depth] = f.now;
+  slot_freed(f, r, int(r.released % r.depth));
   ++r.released;
   wake(r.waiting_producer, f.now);
 }
@@ -138,6 +142,7 @@ void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for
     park(f, reason);
   }
   f.now = std::max(f.now, c.changed_at[index]);
+  follow(f, c.went[index], spent::synchronization, reason == waiting_for::signal ? "wait: signal" : "wait: barrier");
 }
 
 }  // namespace
@@ -146,6 +151,7 @@ void deliver(counters& c, int slot, int launch, int from, double at) {
   const int index = c.index(slot, launch);
   ++c.value[index];
   ++c.from[launch][std::size_t(slot) * w.ask.world + from];
+  if (at >= c.changed_at[index] && w.running != nullptr) c.went[index] = w.running->went;
   c.changed_at[index] = std::max(c.changed_at[index], at);
   auto waiting = c.waiting.find(index);
   if (waiting == c.waiting.end()) return;

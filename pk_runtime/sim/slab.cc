@@ -47,6 +47,7 @@ void slab_use(fiber& f, double ready_at) {
   if (ready_at <= f.now) return;
   f.waited[int(waiting_for::load)] += ready_at - f.now;
   f.now = ready_at;
+  charge_transfer(f, ready_at <= f.remote_until, "wait: load");
 }
 
 void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
@@ -80,10 +81,12 @@ void take(fiber& f, const mailbox_ref& m, int source, int slot, const tile_ref& 
     park(f, waiting_for::mailbox);
   }
   w.m->read_letter(f, l, v, asked);
+  follow_letter(f, l, source != rank_of(f));
 }
 
 void deliver(letter& l, int launch, const std::vector<unsigned char>& data, double at) {
   l.arrived = launch, l.arrived_at = at, l.data = data;
+  if (w.running != nullptr) l.went = w.running->went;
   if (l.waiting != nullptr) w.m->ready(*l.waiting, at);
   l.waiting = nullptr;
 }

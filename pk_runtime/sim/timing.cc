@@ -8,6 +8,7 @@
 #include <queue>
 
 #include "l2.h"
+#include "trace.h"
 #include "world.h"
 
 namespace pk::sim {
@@ -65,7 +66,10 @@ class timing final : public machine {
       write(f, *s, s->dst.owner, area.bytes, start);
       write_memory(s->dst.owner, area, start);
     }
-    if (s->registers) f.now = std::max(f.now, s->read_at);
+    if (s->registers) {
+      f.now = std::max(f.now, s->read_at);
+      charge_transfer(f, s->target() != rank_of(f), "store: leaving");
+    }
     f.stores.push_back(std::move(s));
   }
 
@@ -86,6 +90,7 @@ class timing final : public machine {
 
   void drain(fiber& f, bool reads_only) override {
     for (const auto& s : f.stores) f.now = std::max(f.now, reads_only ? s->read_at : s->landed_at);
+    charge_stores(f, reads_only);
     std::erase_if(f.stores, [&](const auto& s) { return s->landed_at <= f.now; });
   }
 
@@ -121,11 +126,13 @@ class timing final : public machine {
   void mma_wait(fiber& f, int pending) override {
     const auto left = std::uint64_t(std::clamp(pending, 0, 7));
     if (f.mma_issued > left) f.now = std::max(f.now, f.mma_done[(f.mma_issued - left - 1) % 8]);
+    charge(f, spent::compute, "multiply");
   }
 
   void vector_work(fiber& f, double elements, double shared_bytes) override {
     const double duration = elements / elements_per_us_ + shared_bytes / smem_;
     f.now += duration;
+    charge(f, spent::compute, "elementwise");
     w.ranks[rank_of(f)].used.vector += duration;
   }
 
@@ -207,13 +214,19 @@ class timing final : public machine {
     u.l2 += bytes / l2_, u.l2_bytes += bytes;
   }
 
+  static double use(int rank, port which, server& s, double at, double bytes, double rate) {
+    const double done = s.serve(at, bytes / rate);
+    trace_port(rank, which, done - bytes / rate, done, bytes);
+    return done;
+  }
+
   double read_memory(int rank, const footprint& a, double at) {
     ports& p = ports_[std::size_t(rank)];
     usage& u = w.ranks[std::size_t(rank)].used;
     const double missing = missing_share(rank, a) * a.bytes_of_boxes;
     double done = p.l2.serve(at, a.bytes / l2_) + l2_latency_;
     use_l2(rank, a.bytes);
-    if (missing > 0) done = std::max(done, p.hbm.serve(at, missing / hbm_) + hbm_latency_);
+    if (missing > 0) done = std::max(done, use(rank, port::hbm, p.hbm, at, missing, hbm_) + hbm_latency_);
     u.hbm += missing / hbm_, u.hbm_bytes += missing;
     return done;
   }
@@ -221,7 +234,7 @@ class timing final : public machine {
   // Written lines stay in L2 and go to memory in the background.
   void write_memory(int rank, const footprint& a, double at) {
     missing_share(rank, a);
-    ports_[std::size_t(rank)].hbm.serve(at, a.bytes / hbm_);
+    use(rank, port::hbm, ports_[std::size_t(rank)].hbm, at, a.bytes, hbm_);
     usage& u = w.ranks[std::size_t(rank)].used;
     u.hbm += a.bytes / hbm_, u.hbm_bytes += a.bytes;
     use_l2(rank, a.bytes);
@@ -231,8 +244,8 @@ class timing final : public machine {
   crossing cross(block& b, int from, int to, double bytes, double at, bool add) {
     b.link_free = std::max(at, b.link_free) + bytes / sm_link_;
     const double out_rate = add ? min_rate(out_, reduce_) : out_, in_rate = add ? min_rate(in_, reduce_) : in_;
-    const double sent = ports_[std::size_t(from)].out.serve(at, bytes / out_rate);
-    const double received = ports_[std::size_t(to)].in.serve(at, bytes / in_rate);
+    const double sent = use(from, port::link_out, ports_[std::size_t(from)].out, at, bytes, out_rate);
+    const double received = use(to, port::link_in, ports_[std::size_t(to)].in, at, bytes, in_rate);
     usage &sender = w.ranks[std::size_t(from)].used, &receiver = w.ranks[std::size_t(to)].used;
     sender.link_out += bytes / out_rate, sender.out_bytes += bytes;
     receiver.link_in += bytes / in_rate, receiver.in_bytes += bytes;
@@ -243,8 +256,11 @@ class timing final : public machine {
   // Brings `owner`'s bytes into this SM; returns when the last are there.
   double fetch(fiber& f, const footprint& a, int owner, double start) {
     const double fetched = read_memory(owner, a, start);
-    if (owner != rank_of(f))
-      return std::max(cross(*f.home, owner, rank_of(f), a.bytes, start, false).landed, fetched + link_latency_);
+    if (owner != rank_of(f)) {
+      const double here = std::max(cross(*f.home, owner, rank_of(f), a.bytes, start, false).landed, fetched + link_latency_);
+      f.remote_until = std::max(f.remote_until, here);
+      return here;
+    }
     f.home->memory_free = std::max(start, f.home->memory_free) + a.bytes / sm_memory_;
     return std::max(fetched, f.home->memory_free + l2_latency_);
   }

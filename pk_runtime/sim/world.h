@@ -13,6 +13,7 @@
 #include <pk/sim/engine.h>
 
 #include "fiber.h"
+#include "path.h"
 
 namespace pk::sim {
 
@@ -26,6 +27,7 @@ struct tensor_decl {
 // What the judge asks for; see request.cc for the text form.
 struct request {
   bool timing = false;
+  int trace_blocks = 0;  // blocks of each kind that a trace shows; 0: no trace
   int world = 1, sms = 0, compute_sms = 0, launches = 1;  // sms, or compute_sms beside the kernel's comm_sms
   std::uint64_t seed = 0;
   double wall_seconds = 30;
@@ -56,6 +58,7 @@ struct counters {
   int slots = 0, per_launch = 0;
   std::vector<std::uint64_t> value;
   std::vector<double> changed_at;
+  std::vector<path> went;  // of whoever changed it last
   std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
   std::map<int, std::vector<struct fiber*>> waiting;  // by index
 
@@ -68,6 +71,7 @@ struct counters {
 struct letter {
   int posted = -1, arrived = -1, taken = -1;
   double arrived_at = 0;
+  path went;  // of whoever posted it
   std::vector<unsigned char> data;
   struct fiber* waiting = nullptr;
 };
@@ -102,6 +106,8 @@ struct pending_store {
   int to = 0, launch = 0;  // of `mail`: whose box, in which launch
   std::vector<unsigned char> snapshot;
   double read_at = 0, landed_at = 0;
+
+  int target() const { return mail != nullptr ? to : dst.owner; }  // the rank whose memory it goes to
 };
 
 struct block {
@@ -111,6 +117,8 @@ struct block {
   std::vector<const ring_core*> rings;
   std::unique_ptr<unsigned char[]> shared, comm_shared;
   double tensor_free = 0, tma_free = 0, link_free = 0, memory_free = 0;
+  double ended = 0;  // when the last of its workers that did anything was done
+  std::vector<slot_path> slot_paths;  // [ring * max_depth + slot]
 };
 
 struct fiber {
@@ -130,6 +138,8 @@ struct fiber {
   double mma_done[8] = {};
   std::uint64_t mma_issued = 0;
   double waited[wait_reasons] = {};  // us, timing mode
+  path went;
+  double remote_until = 0;  // when its last load from a peer is complete
 };
 
 // Statistics of one rank in timing mode; times in us, amounts in bytes or FLOP.
@@ -153,6 +163,7 @@ struct rank_state {
   std::vector<std::unique_ptr<block>> blocks;
   std::vector<std::unique_ptr<fiber>> fibers;
   double entered_at = 0, left_at = 0;
+  path went;  // of the worker that was last to leave
   usage used;
 };
 
