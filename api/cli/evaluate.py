@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,10 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Check one small shape only, as a search does.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write timelines of the timed shapes here, for ui.perfetto.dev."),
+    ] = None,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Run without a sandbox; the verdict says so.")
     ] = False,
@@ -71,6 +76,7 @@ def evaluate(
         shapes=tuple(shape) if shape else given.told.shapes,
         seed=given.told.seed if seed is None else seed,
         quick=quick,
+        trace=_writable(trace),
         as_json=as_json,
     )
     if as_json:
@@ -90,6 +96,15 @@ def _named(option: str | None, told: str | None, name: str) -> str:
     if value is None:
         raise CliError(ExitCode.USAGE, f"give --{name}: only a bundle names its own")
     return value
+
+
+def _writable(path: Path | None) -> Path | None:
+    """The path, if a file can be written there; asked before minutes are spent."""
+    from api.cli.exits import CliError, ExitCode
+
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise CliError(ExitCode.USAGE, f"--trace: {path} cannot be written; name a new file")
+    return path
 
 
 def _executor(chosen: Settings) -> IsolatedExecutor:
@@ -165,6 +180,7 @@ def _judge(
     shapes: tuple[str, ...] | None,
     seed: int | None,
     quick: bool,
+    trace: Path | None,
     as_json: bool,
 ) -> Verdict:
     from api.cli.exits import CliError, ExitCode
@@ -176,6 +192,8 @@ def _judge(
         machine = parse_target(target)
     except TargetError as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None
+    if trace is not None and machine.backend != "sim":
+        raise CliError(ExitCode.USAGE, f"--trace needs a sim: target, and {machine} is none")
     chosen.prepare()
     try:
         with (
@@ -190,6 +208,7 @@ def _judge(
                 seed=seed,
                 depth="quick" if quick else "full",
                 progress=progress,
+                trace=trace,
             )
     except UnknownShape as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None

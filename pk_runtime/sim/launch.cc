@@ -87,10 +87,29 @@ void finish_fiber(fiber& f) {
   r.left = r.launch + 1;
 }
 
-// Even ranks that enter together hear of each other only after a crossing.
+// Even ranks that enter together hear of each other only after a release and a crossing.
+double door_us() {
+  if (!w.ask.timing || w.ask.world == 1) return 0;
+  return w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
+}
+
+// Every rank's last block tells its peers one after the other, the next rank first and itself last; each telling
+// waits until the one before is known to have arrived.
+double hears_of_all(int rank) {
+  double at = w.ranks[rank].left_at;
+  if (!w.ask.timing || w.ask.world == 1) return at;
+  const double first = w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
+  const double each = w.ask.parameter("release_us") + w.ask.parameter("peer_latency_us");
+  for (int source = 0; source < w.ask.world; ++source) {
+    const int turn = (rank - source + w.ask.world - 1) % w.ask.world;  // its own is the last
+    at = std::max(at, w.ranks[source].left_at + turn * each + first);
+  }
+  return at;
+}
+
 void cross_the_door(fiber& f) {
-  if (!w.ask.timing || w.ask.world == 1) return;
-  const double open = last_entry() + w.ask.parameter("flag_latency_us");
+  if (!w.ask.timing) return;
+  const double open = last_entry() + door_us();
   f.waited[int(waiting_for::peers_to_enter)] += std::max(open - f.now, 0.0);
   f.now = std::max(f.now, open);
   charge(f, spent::synchronization, "enter");
@@ -188,7 +207,7 @@ void start_launch(int rank, double at) {
   w.m->begin(rank);
   for (int i = 0; i < w.ask.sms; ++i) add_block(r, rank, i, at);
   if (r.live_blocks == 0) report_fault(nullptr, "setup", "no block of this kernel has a role to run");
-  const double open = last_entry() + (w.ask.timing ? w.ask.parameter("flag_latency_us") : 0);
+  const double open = last_entry() + door_us();
   std::vector<fiber*> waiting;
   waiting.swap(w.at_the_door);
   for (fiber* f : waiting) w.m->ready(*f, open);  // each looks again
@@ -214,11 +233,7 @@ bool advance_launches() {
     rank_state& r = w.ranks[rank];
     if (r.left > r.finished && (!r.peers_bound || all_left(r.left))) {
       r.finished = r.left;
-      double at = r.left_at;
-      if (r.peers_bound && w.ask.timing) {
-        for (const rank_state& peer : w.ranks) at = std::max(at, peer.left_at);
-        at += w.ask.parameter("flag_latency_us");
-      }
+      const double at = r.peers_bound ? hears_of_all(rank) : r.left_at;
       r.used.finished = at;
       save_outputs(rank);
       changed = true;

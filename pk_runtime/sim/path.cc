@@ -9,11 +9,9 @@ namespace pk::sim {
 
 namespace {
 
-slot_path& of(fiber& f, const ring_core& r, int slot) {
-  auto& paths = f.home->slot_paths;
-  const std::size_t at = std::size_t(r.id) * max_depth + slot;
-  if (paths.size() <= at) paths.resize(f.home->rings.size() * max_depth);
-  return paths[at];
+slot_path& of(block& b, const ring_core& r, int slot) {
+  if (b.slot_paths.empty()) b.slot_paths.resize(b.rings.size() * max_depth);
+  return b.slot_paths[std::size_t(r.id) * max_depth + slot];
 }
 
 void advance(path& p, double now, spent kind) {
@@ -41,7 +39,7 @@ void charge_transfer(fiber& f, bool remote, const char* what) { charge(f, remote
 void charge_stores(fiber& f, bool reads_only) {
   if (!w.ask.timing || f.now <= f.went.until) return;
   const bool remote = std::any_of(f.stores.begin(), f.stores.end(), [&](const auto& s) {
-    return s->target() != rank_of(f) && (reads_only ? s->read_at : s->landed_at) >= f.now;
+    return s->target() != rank_of(f) && (reads_only ? s->read_at : s->known_at) >= f.now;
   });
   charge_transfer(f, remote, reads_only ? "store: leaving" : "store: landing");
 }
@@ -56,23 +54,29 @@ void follow_letter(fiber& f, const letter& l, bool remote) {
 }
 
 void slot_filled(fiber& f, const ring_core& r, int slot) {
-  if (!w.ask.timing) return;
-  slot_path& p = of(f, r, slot);
-  p.filled = f.went, p.remote_until = f.remote_until;
+  if (w.ask.timing) of(*f.home, r, slot).filled = f.went;
+}
+
+void slot_landed(block& b, const ring_core& r, int slot, double at) {
+  double& until = of(b, r, slot).remote_until;
+  until = std::max(until, at);
 }
 
 void slot_freed(fiber& f, const ring_core& r, int slot) {
-  if (w.ask.timing) of(f, r, slot).freed = f.went;
+  if (w.ask.timing) of(*f.home, r, slot).freed = f.went;
 }
 
 void follow_filled(fiber& f, const ring_core& r, int slot) {
   if (!w.ask.timing) return;
-  const slot_path& p = of(f, r, slot);
+  const slot_path& p = of(*f.home, r, slot);
   follow(f, p.filled, r.full_at[slot] <= p.remote_until ? spent::link : spent::memory, "wait: ring data");
 }
 
 void follow_freed(fiber& f, const ring_core& r, int slot) {
-  if (w.ask.timing) follow(f, of(f, r, slot).freed, spent::synchronization, "wait: ring slot");
+  if (!w.ask.timing) return;
+  slot_path& p = of(*f.home, r, slot);
+  follow(f, p.freed, spent::synchronization, "wait: ring slot");
+  p.remote_until = 0;
 }
 
 }  // namespace pk::sim

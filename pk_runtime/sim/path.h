@@ -42,6 +42,9 @@ void follow(fiber&, const path& cause, spent kind, const char* what);
 // The slowest of the stores a worker has just waited for, see machine::drain.
 void charge_stores(fiber&, bool reads_only);
 
+// A load from a peer into a slot is complete.
+void slot_landed(block&, const ring_core&, int slot, double at);
+
 void slot_filled(fiber&, const ring_core&, int slot);
 void slot_freed(fiber&, const ring_core&, int slot);
 void follow_filled(fiber&, const ring_core&, int slot);

@@ -172,7 +172,7 @@ std::string rank_usage(int rank) {
   for (const auto& f : r.fibers)
     for (int i = 0; i < wait_reasons; ++i) waits[int(f->role)][i] += f->waited[i];
   static const char* reasons[] = {"", "ring_slot", "ring_data", "signal", "barrier", "peers_to_enter",
-                                  "mailbox", "load"};
+                                  "mailbox", "load", "store"};
   std::vector<std::string> waited;
   for (int role = 0; role < 4; ++role)
     for (int i = 1; i < wait_reasons; ++i)

@@ -25,6 +25,12 @@ void wake(fiber*& waiting, double at) {
 
 }  // namespace
 
+void load_landed(ring_core& r, int slot, double at) {
+  r.full_at[slot] = std::max(r.full_at[slot], at);
+  if (--r.loads_in_flight[slot] == 0 && has_data(r) && int(r.waited % r.depth) == slot)
+    wake(r.waiting_consumer, r.full_at[slot]);
+}
+
 int ring_acquire(fiber& f, ring_core& r) {
   if (r.acquired != r.committed) misuse(f, r, "acquire() again before commit() of the slot that is open");
   while (int(r.acquired - r.released) >= r.depth) {
@@ -135,6 +141,7 @@ void check_signal(const fiber& f, const counters& c, const char* what, int rank,
 
 void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for reason) {
   const int index = c.index(slot, f.home->launch);
+  w.m->look(f);
   w.m->in_order(f);
   while (c.value[index] < c.base(f.home->launch) + wanted) {
     f.counter = &c, f.slot = slot, f.wanted = wanted;

@@ -44,9 +44,11 @@ double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
 }
 
 void slab_use(fiber& f, double ready_at) {
-  if (ready_at <= f.now) return;
-  f.waited[int(waiting_for::load)] += ready_at - f.now;
-  f.now = ready_at;
+  ready_at = w.m->arrival_of(f, ready_at);
+  if (ready_at > f.now) {
+    f.waited[int(waiting_for::load)] += ready_at - f.now;
+    f.now = ready_at;
+  }
   charge_transfer(f, ready_at <= f.remote_until, "wait: load");
 }
 
@@ -86,7 +88,6 @@ void take(fiber& f, const mailbox_ref& m, int source, int slot, const tile_ref& 
 
 void deliver(letter& l, int launch, const std::vector<unsigned char>& data, double at) {
   l.arrived = launch, l.arrived_at = at, l.data = data;
-  if (w.running != nullptr) l.went = w.running->went;
   if (l.waiting != nullptr) w.m->ready(*l.waiting, at);
   l.waiting = nullptr;
 }

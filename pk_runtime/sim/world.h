@@ -85,9 +85,9 @@ struct box {
   letter& at(int source, int slot, int launch) { return letters[launch % 2][std::size_t(source) * slots + slot]; }
 };
 
-// `load` is no reason to park: it is time spent on slabs that are still on their way.
-enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter, mailbox, load };
-inline constexpr int wait_reasons = 8;
+// `load` and `store` are time spent on slabs that are still on their way and on stores that have not left or landed.
+enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter, mailbox, load, store };
+inline constexpr int wait_reasons = 9;
 
 // What a signal does when it arrives: counts, and readies whoever has waited for it.
 void deliver(struct counters&, int slot, int launch, int from, double at);
@@ -105,7 +105,10 @@ struct pending_store {
   letter* mail = nullptr;
   int to = 0, launch = 0;  // of `mail`: whose box, in which launch
   std::vector<unsigned char> snapshot;
-  double read_at = 0, landed_at = 0;
+  // Timing mode; `landed` says that these are known. The sender hears of the landing at known_at.
+  double read_at = 0, landed_at = 0, known_at = 0;
+  struct fiber* waiting = nullptr;
+  path went;  // of its sender when it was issued
 
   int target() const { return mail != nullptr ? to : dst.owner; }  // the rank whose memory it goes to
 };
@@ -137,6 +140,7 @@ struct fiber {
   std::vector<std::shared_ptr<pending_store>> stores;
   double mma_done[8] = {};
   std::uint64_t mma_issued = 0;
+  double signal_known_at = 0;        // when its last signal is known to have arrived
   double waited[wait_reasons] = {};  // us, timing mode
   path went;
   double remote_until = 0;  // when its last load from a peer is complete
@@ -186,7 +190,8 @@ struct machine {
   virtual ~machine() = default;
   virtual void load(fiber&, ring_core&, int slot, const tile_ref&, const tensor_ref&, coord) = 0;
   virtual void store(fiber&, std::shared_ptr<pending_store>) = 0;
-  virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete
+  virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete, or a ticket
+  virtual double arrival_of(fiber&, double ready_at) { return ready_at; }  // of a load_slab, which it may wait for
   virtual void read_letter(fiber&, const letter&, const tile_ref&, double asked) = 0;  // taken since `asked`
   virtual void drain(fiber&, bool reads_only) = 0;
   virtual void post_signal(fiber&, counters&, int target, int slot) = 0;
@@ -194,6 +199,7 @@ struct machine {
   virtual void begin(int rank) = 0;           // a launch begins on this rank
   virtual void end(int rank) = 0;             // all blocks of the rank's launch have finished
   virtual void in_order(fiber&) {}            // returns when no other fiber is behind this one
+  virtual void look(fiber&) {}                // at a counter in the rank's memory
   virtual void mma_issue(fiber&, double flops) { (void)flops; }
   virtual void mma_wait(fiber&, int pending) { (void)pending; }
   virtual void vector_work(fiber&, double elements, double shared_bytes) { (void)elements, (void)shared_bytes; }
@@ -208,6 +214,7 @@ void yield(fiber&);       // back to the scheduler
 void park(fiber&, waiting_for);  // waits until ready() is called
 
 // ring.cc
+void load_landed(ring_core&, int slot, double at);  // one of the loads into that slot
 void check_rings(const block&);  // when all roles of a block are done: no slot may be left half used
 
 // host.cc

@@ -16,6 +16,7 @@ from pk_runtime.knob_advice import advice
 from pk_runtime.report import Report, candidate_taxes
 from pk_runtime.simulator import Simulator, TensorSpec, TimingRun
 from pk_runtime.target import Target
+from pk_runtime.trace import Trace, write_chrome
 from problems.description import Description, ShapeInfo
 from problems.roofline import Roofline, roofline_of
 from sandbox.stages import Progress, StageFailed
@@ -36,12 +37,26 @@ class Bench:
     simulator: Simulator
     target: Target
     progress: Progress
+    trace: Path | None = None
 
     def run(self, description: Description, shapes: Sequence[str]) -> tuple[Timing, ...]:
-        """The timing of each shape; StageFailed if a run fails or is too good to be true."""
-        return tuple(self._shape(description, description.shape(name)) for name in shapes)
+        """The timing of each shape; StageFailed if a run fails or is too good to be true.
 
-    def _shape(self, description: Description, shape: ShapeInfo) -> Timing:
+        With `trace`, the timelines of all shapes are written there as Chrome trace events, also
+        those before a failure.
+        """
+        timelines: dict[str, Trace] = {}
+        try:
+            return tuple(
+                self._shape(description, description.shape(name), timelines) for name in shapes
+            )
+        finally:
+            if self.trace is not None:
+                write_chrome(self.trace, timelines)
+
+    def _shape(
+        self, description: Description, shape: ShapeInfo, timelines: dict[str, Trace]
+    ) -> Timing:
         self.progress("bench", {"shape": shape.name})
         world_size = description.world_size
         run = self.simulator.timing(
@@ -51,7 +66,10 @@ class Bench:
             world_size=world_size,
             sheet=self.target.sheet,
             wall_s=_WALL_S,
+            trace=self.trace is not None,
         )
+        if run.timeline is not None:
+            timelines[f"{shape.name} {self.target.timing_kind}"] = run.timeline
         where = f"timing shape {shape.name} on {world_size} ranks"
         if run.outcome != "finished":
             status, evidence = failure(run.outcome, run.diagnosis, where)
