@@ -69,11 +69,17 @@ double last_entry() {
 }
 
 void place_block(rank_state&, int rank, double at);
+// Who did nothing but enter does not count as the end of a block's work.
+void note_end(const fiber& f, block& b, rank_state& r) {
+  if (f.went.until > f.went.us[int(spent::synchronization)]) b.ended = std::max(b.ended, f.now);
+  if (f.now >= r.left_at) r.went = f.went;
+}
 
 void finish_fiber(fiber& f) {
   block& b = *f.home;
   rank_state& r = w.ranks[b.rank];
   f.done = true;
+  note_end(f, b, r);
   r.left_at = std::max(r.left_at, f.now);
   if (--b.live > 0) return;
   check_rings(b);
@@ -107,6 +113,7 @@ void cross_the_door(fiber& f) {
   const double open = last_entry() + door_us();
   f.waited[int(waiting_for::peers_to_enter)] += std::max(open - f.now, 0.0);
   f.now = std::max(f.now, open);
+  charge(f, spent::synchronization, "enter");
 }
 
 // Of a launch that every rank has begun.
@@ -154,6 +161,7 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
   f->id = id_of(b, which);
   f->known = r.began.back();
   order::track(*f);
+  f->went.until = f->went.us[int(spent::synchronization)] = at;
   prepare(f->where, f->stack, bytes, body, f.get());
   ++b.live;
   w.m->ready(*f, at);

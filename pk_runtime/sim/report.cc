@@ -10,6 +10,7 @@
 #include "race.h"
 #include "report.h"
 #include "search.h"
+#include "trace.h"
 
 namespace pk::sim {
 
@@ -167,6 +168,18 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
   return object(out);
 }
 
+// Ends of the blocks' work, averaged: after these a part of the SMs is idle.
+std::vector<std::string> mean_ends(const rank_state& r) {
+  double last_mma = 0, ended = 0;
+  int compute = 0, working = 0;
+  for (const auto& b : r.blocks) {
+    if (!b->communicator) last_mma += b->tensor_free, ++compute;
+    if (b->ended > 0) ended += b->ended, ++working;
+  }
+  return {field("mean_last_mma_us", last_mma / std::max(compute, 1)), field("mean_ended_us", ended / std::max(working, 1)),
+          field("ended_us", r.left_at), field("blocks", compute), field("working_blocks", working)};
+}
+
 std::string rank_usage(int rank) {
   const rank_state& r = w.ranks[rank];
   const usage& u = r.used;
@@ -180,12 +193,27 @@ std::string rank_usage(int rank) {
     for (int i = 1; i < wait_reasons; ++i)
       if (waits[role][i] > 0)
         waited.push_back(field((std::string(name_of(sim::role(role))) + "." + reasons[i]).c_str(), waits[role][i]));
-  return object({field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
+  std::vector<std::string> fields = mean_ends(r);
+  fields.insert(fields.end(), {field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
                  field("vector_busy_us", u.vector), field("hbm_busy_us", u.hbm), field("l2_busy_us", u.l2),
                  field("link_out_busy_us", u.link_out), field("link_in_busy_us", u.link_in), field("flops", u.flops),
                  field("hbm_bytes", u.hbm_bytes), field("l2_bytes", u.l2_bytes), field("link_out_bytes", u.out_bytes),
                  field("link_in_bytes", u.in_bytes), field("l2_hits", u.l2_hits), field("l2_misses", u.l2_misses),
                  quoted("waited_us") + ": " + object(waited)});
+  return object(fields);
+}
+
+// What the whole time went to, along the chain of causes that ends with the last worker; see path.h. The rest of
+// time_us is the launch.
+std::string critical_path(double end) {
+  int rank = 0;
+  for (int r = 1; r < w.ask.world; ++r)
+    if (w.ranks[std::size_t(r)].left_at > w.ranks[std::size_t(rank)].left_at) rank = r;
+  path p = w.ranks[std::size_t(rank)].went;
+  p.us[int(spent::synchronization)] += end - p.until;
+  return object({field("rank", rank), field("compute_us", p.us[int(spent::compute)]),
+                 field("memory_us", p.us[int(spent::memory)]), field("link_us", p.us[int(spent::link)]),
+                 field("synchronization_us", p.us[int(spent::synchronization)])});
 }
 
 // A counter that is used gets exactly per_launch signals in every launch; otherwise a later launch starts
@@ -231,7 +259,10 @@ void finish_run() {
   if (!notes.empty()) fields.push_back(quoted("notes") + ": " + array(notes));
   if (w.ask.timing) {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
+    fields.push_back(field("launch_us", w.ask.parameter("launch_us")));
+    fields.push_back(quoted("path") + ": " + critical_path(end));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
+    write_trace();
   }
   write_and_exit(fields, ending::finished);
 }

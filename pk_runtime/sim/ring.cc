@@ -43,6 +43,7 @@ int ring_acquire(fiber& f, ring_core& r) {
   const int slot = int(r.acquired % r.depth);
   w.m->observe(f, &r.released, r.acquired - unsigned(r.depth));
   f.now = std::max(f.now, r.free_at[slot]);
+  follow_freed(f, r, slot);
   r.full_at[slot] = f.now;
   r.loads_in_flight[slot] = 0;
   ++r.acquired;
@@ -65,6 +66,7 @@ void ring_commit(fiber& f, ring_core& r) {
   r.full_at[slot] = std::max(r.full_at[slot], f.now);
   w.m->publish(f, &r.committed, r.committed);
   order::commit_slot(f, r, slot);
+  slot_filled(f, r, slot);
   ++r.committed;
   if (has_data(r)) wake(r.waiting_consumer, r.full_at[r.waited % r.depth]);
 }
@@ -84,6 +86,7 @@ int ring_wait(fiber& f, ring_core& r) {
     f.now = r.full_at[slot];
   }
   w.m->observe(f, &r.committed, r.waited);
+  follow_filled(f, r, slot);
   ++r.waited;
   order::wait_slot(f, r, slot);
   return slot;
@@ -97,6 +100,7 @@ void ring_release(fiber& f, ring_core& r) {
   order::release_slot(f, r, int(r.released % r.depth));
   r.free_at[r.released % r.depth] = f.now;
   w.m->publish(f, &r.released, r.released);
+  slot_freed(f, r, int(r.released % r.depth));
   ++r.released;
   wake(r.waiting_producer, f.now);
 }
@@ -186,6 +190,7 @@ void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for
     park(f, reason);
   }
   f.now = std::max(f.now, c.changed_at[index]);
+  follow(f, c.went[index], spent::synchronization, reason == waiting_for::signal ? "wait: signal" : "wait: barrier");
 }
 
 }  // namespace
@@ -194,6 +199,7 @@ void deliver(counters& c, int slot, int launch, int from, double at) {
   const int index = c.index(slot, launch);
   ++c.value[index];
   ++c.from[launch][std::size_t(slot) * w.ask.world + from];
+  if (at >= c.changed_at[index] && w.running != nullptr) c.went[index] = w.running->went;
   c.changed_at[index] = std::max(c.changed_at[index], at);
   auto waiting = c.waiting.find(index);
   if (waiting == c.waiting.end()) return;

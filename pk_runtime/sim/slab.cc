@@ -47,9 +47,11 @@ double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
 
 void slab_use(fiber& f, double ready_at) {
   ready_at = w.m->arrival_of(f, ready_at);
-  if (ready_at <= f.now) return;
-  f.waited[int(waiting_for::load)] += ready_at - f.now;
-  f.now = ready_at;
+  if (ready_at > f.now) {
+    f.waited[int(waiting_for::load)] += ready_at - f.now;
+    f.now = ready_at;
+  }
+  charge_transfer(f, ready_at <= f.remote_until, "wait: load");
 }
 
 void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
@@ -89,6 +91,7 @@ void take(fiber& f, const mailbox_ref& m, int source, int slot, const tile_ref& 
   }
   w.m->observe(f, &l, 0);
   w.m->read_letter(f, l, v, asked);
+  follow_letter(f, l, source != rank_of(f));
 }
 
 void deliver(letter& l, int launch, const std::vector<unsigned char>& data, double at) {

@@ -15,6 +15,7 @@
 #include "fiber.h"
 #include "order.h"
 #include "past.h"
+#include "path.h"
 #include "source.h"
 
 namespace pk::sim {
@@ -43,6 +44,7 @@ struct plan {
 // What the judge asks for; see request.cc for the text form.
 struct request {
   bool timing = false;
+  int trace_blocks = 0;  // blocks of each kind that a trace shows; 0: no trace
   int world = 1, sms = 0, launches = 1;
   std::vector<int> compute_sms;  // beside the kernel's comm_sms, of all ranks or by rank; instead of sms
   int resident = 0;              // blocks of a rank that run at a time; 0 is all
@@ -81,6 +83,7 @@ struct counters {
   int rank = 0, id = 0;  // whose; which signal object
   std::vector<std::uint64_t> value;
   std::vector<double> changed_at;
+  std::vector<path> went;  // of whoever changed it last
   std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
   std::map<int, std::vector<struct fiber*>> waiting;  // by index
   std::vector<arrivals> arrived;                      // by index
@@ -95,6 +98,7 @@ struct counters {
 struct letter {
   int posted = -1, arrived = -1, taken = -1;
   double arrived_at = 0;
+  path went;  // of whoever posted it
   std::vector<unsigned char> data;
   struct fiber* waiting = nullptr;
 };
@@ -131,6 +135,9 @@ struct pending_store {
   // Timing mode; `landed` says that these are known. The sender hears of the landing at known_at.
   double read_at = 0, landed_at = 0, known_at = 0;
   struct fiber* waiting = nullptr;
+  path went;  // of its sender when it was issued
+
+  int target() const { return mail != nullptr ? to : dst.owner; }  // the rank whose memory it goes to
 };
 
 struct block {
@@ -146,6 +153,8 @@ struct block {
   std::unordered_map<const void*, tile_state> tiles;
   std::vector<ring_clock> ring_clocks;
   double tensor_free = 0, tma_free = 0, link_free = 0, memory_free = 0;
+  double ended = 0;  // when the last of its workers that did anything was done
+  std::vector<slot_path> slot_paths;  // [ring * max_depth + slot]
 };
 
 struct fiber {
@@ -171,6 +180,8 @@ struct fiber {
   std::uint64_t mma_issued = 0;
   double signal_known_at = 0;        // when its last signal is known to have arrived
   double waited[wait_reasons] = {};  // us, timing mode
+  path went;
+  double remote_until = 0;  // when its last load from a peer is complete
 };
 
 // Statistics of one rank in timing mode; times in us, amounts in bytes or FLOP.
@@ -196,6 +207,7 @@ struct rank_state {
   std::vector<std::unique_ptr<fiber>> fibers;
   double entered_at = 0, left_at = 0;
   std::vector<past> began, ended;  // by launch: what its fibers know at entry, and whoever waits for its end
+  path went;  // of the worker that was last to leave
   usage used;
 };
 
