@@ -144,7 +144,11 @@ def _executor(chosen: Settings) -> IsolatedExecutor:
     from sandbox.isolation import IsolationUnavailable, choose
 
     try:
-        return choose(allow_none=chosen.allow_no_isolation)
+        return choose(
+            allow_none=chosen.allow_no_isolation,
+            choice=chosen.isolation,
+            docker_host=chosen.docker_host,
+        )
     except (IsolationUnavailable, ExecutionError) as error:
         raise CliError(ExitCode.SERVICE, f"the candidate was not run: {error}") from None
 
