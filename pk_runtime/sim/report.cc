@@ -206,6 +206,13 @@ void finish_run() {
   }
   std::vector<std::string> fields = {field("outcome", "finished"), field("kernel", pk_program.name),
                                      field("steps", double(w.steps)), field("comm_sms", pk_program.comm_sms)};
+  std::vector<std::string> asked;
+  for (const rank_state& r : w.ranks) {
+    std::vector<std::string> each;
+    for (const auto& [name, value] : figures(r.asked)) each.push_back(field(name, value / w.ask.launches));
+    asked.push_back(object(each));
+  }
+  fields.push_back(quoted("demand") + ": " + array(asked));
   if (w.ask.timing) {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
     fields.push_back(quoted("ranks") + ": " + array(ranks));

@@ -42,6 +42,7 @@ int ring_acquire(fiber& f, ring_core& r) {
 }
 
 void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& src, coord at) {
+  demand_load(f, tile, src.owner);
   if (r.acquired == r.committed) misuse(f, r, "load() without an acquired slot");
   check_range(f, "load", src, at, tile.rows, tile.cols);
   w.m->load(f, r, int(r.committed % r.depth), tile, src, at);
@@ -99,9 +100,15 @@ void check_rings(const block& b) {
 }
 
 void drain_reads(fiber& f) { w.m->drain(f, true); }
-void mma_issue(fiber& f, double flops) { w.m->mma_issue(f, flops); }
+void mma_issue(fiber& f, double flops) {
+  demand_of(f).flops += flops;
+  w.m->mma_issue(f, flops);
+}
 void mma_wait(fiber& f, int pending) { w.m->mma_wait(f, pending); }
-void vector_work(fiber& f, double elements, double bytes) { w.m->vector_work(f, elements, bytes); }
+void vector_work(fiber& f, double elements, double bytes) {
+  demand_of(f).elements += elements;
+  w.m->vector_work(f, elements, bytes);
+}
 
 void check_writable(const fiber& f, const tensor_ref& dst) {
   const allocation& a = allocation_of(dst);
@@ -113,6 +120,7 @@ void check_writable(const fiber& f, const tensor_ref& dst) {
 void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src, bool add) {
   check_range(f, add ? "store_add_async" : "store_async", dst, at, src.rows, src.cols);
   check_writable(f, dst);
+  demand_store(f, src, dst.owner);
   auto s = std::make_shared<pending_store>();
   s->dst = dst, s->at = at, s->src = src, s->add = add;
   w.m->store(f, std::move(s));
@@ -159,6 +167,7 @@ void deliver(counters& c, int slot, int launch, int from, double at) {
 void signal(fiber& f, const signal_ref& s, int rank, int slot) {
   counters& own = counters_of(rank_of(f), s);
   check_signal(f, own, "signal", rank, slot);
+  ++demand_of(f).signals;
   w.m->drain(f, false);
   w.m->post_signal(f, counters_of(rank, s), rank, slot);
 }

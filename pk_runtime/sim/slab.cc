@@ -40,6 +40,7 @@ void use_once(const fiber& f, int& last, const std::string& what) {
 
 double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
   check_range(f, "load", src, at, v.rows, v.cols);
+  demand_load(f, v, src.owner);
   return w.m->load_slab(f, v, src, at);
 }
 
@@ -52,6 +53,7 @@ void slab_use(fiber& f, double ready_at) {
 void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
   check_range(f, "store", dst, at, v.rows, v.cols);
   check_writable(f, dst);
+  demand_store(f, v, dst.owner);
   auto s = leaving(v);
   s->dst = dst, s->at = at;
   w.m->store(f, std::move(s));
@@ -62,6 +64,7 @@ void post(fiber& f, const mailbox_ref& m, int rank, int slot, const tile_ref& v)
   box& b = box_of(rank, m);
   letter& l = b.at(rank_of(f), slot, f.home->launch);
   use_once(f, l.posted, printf_string("posts to mailbox '%s' slot %d of rank %d", b.name.c_str(), slot, rank));
+  demand_store(f, v, rank);
   auto s = leaving(v);
   s->mail = &l, s->to = rank, s->launch = f.home->launch;
   w.m->store(f, std::move(s));
