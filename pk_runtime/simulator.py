@@ -21,6 +21,7 @@ import torch
 from pk_runtime.bottleneck import Bottleneck, explain
 from pk_runtime.execution import Command, Completed, Executor, Limits
 from pk_runtime.sheet import Sheet
+from pk_runtime.source_lines import with_lines
 
 Outcome = Literal["finished", "deadlock", "fault", "timeout", "dirty"]
 RankTensors = dict[str, torch.Tensor]
@@ -98,7 +99,7 @@ class Simulator:
             f"world {len(launches[0])}",
             f"launches {len(launches)}",
             f"compute_sms {compute_sms}",
-            f"seed {schedule_seed}",
+            f"schedule {_strategy(schedule_seed)}",
             f"wall {wall_s}",
             *_tensor_lines(inputs, outputs),
             *_parameter_lines(sheet),
@@ -169,7 +170,8 @@ class Simulator:
             limits=Limits(wall_s=wall_s + _WALL_MARGIN_S, memory_bytes=MEMORY_BYTES, processes=8),
         )
         completed = self._executor.run(command)
-        return _read_report(where / "report.json"), completed
+        report = _read_report(where / "report.json")
+        return with_lines(report, program, self._executor, where), completed
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
@@ -180,6 +182,10 @@ class Simulator:
             yield where
         finally:
             shutil.rmtree(where, ignore_errors=True)
+
+
+def _strategy(seed: int) -> str:
+    return {0: "eager", 1: "latest"}.get(seed, f"random {seed}")
 
 
 def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:

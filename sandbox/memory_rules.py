@@ -7,7 +7,7 @@ which the compiler checks (pk_runtime/compiler.py).
 
 from collections.abc import Iterator, Sequence
 
-from sandbox.rule_parts import KEYWORDS, Place, words
+from sandbox.rule_parts import KEYWORDS, Place, closing, words
 from sandbox.tokens import Token
 
 ELEMENT_TYPES = words(
@@ -30,7 +30,9 @@ def memory(code: Sequence[Token]) -> Iterator[Place]:
     parameters, types = _template_parameters(code), _own_types(code)
     arrays = _arrays(code)
     for at, token in enumerate(code):
-        if token.text in {"&", "&&"} and not captured(code, at):
+        if token.text == "return":
+            yield from _returned(code, at)
+        elif token.text in {"&", "&&"} and not captured(code, at):
             yield from _ampersand(code, at, parameters)
         elif token.text == "*":
             yield from _star(code, at, parameters | types)
@@ -43,6 +45,7 @@ def memory(code: Sequence[Token]) -> Iterator[Place]:
         elif token.kind == "name":
             if token.text in arrays:
                 yield from _whole_array(code, at)
+                yield from _sizes(code, at)
             if token.text == "auto" and _binds(code, at):
                 yield (token.line, "auto [", "structured bindings open the insides of layouts",
                        "Name the members that you need")  # fmt: skip
@@ -160,6 +163,31 @@ def _whole_array(code: Sequence[Token], at: int) -> Iterator[Place]:
     ):
         yield (code[at].line, code[at].text, "an array without an index becomes a pointer",
                "Index it, or loop over it with `for (auto x : array)`")  # fmt: skip
+
+
+def _returned(code: Sequence[Token], at: int) -> Iterator[Place]:
+    """A lambda that is returned outlives what it holds references to."""
+    if _text_at(code, at + 1) != "[":
+        return
+    for token in code[at + 2 :]:
+        if token.text == "]":
+            return
+        if token.text == "&":
+            yield (token.line, "return [&", "it returns references to variables that are gone",
+                   "Capture values")  # fmt: skip
+
+
+def _sizes(code: Sequence[Token], at: int) -> Iterator[Place]:
+    """An array that is declared here must have one size, and that above zero."""
+    if not at or not _typed(code[at - 1]) or _text_at(code, at + 1) != "[":
+        return
+    size, end = _text_at(code, at + 2), _text_at(code, at + 3)
+    if (size == "]" and end != "=") or (size == "0" and end == "]"):
+        yield (code[at].line, f"{code[at].text}[]", "an array of no size has no bounds",
+               "Give it a size")  # fmt: skip
+    if _text_at(code, closing(code, at + 1) + 1) == "[":
+        yield (code[at].line, f"{code[at].text}[][]", "an array of arrays hands out pointers",
+               "Use one index: [row * columns + column]")  # fmt: skip
 
 
 def _arrays(code: Sequence[Token]) -> frozenset[str]:

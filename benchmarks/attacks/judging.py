@@ -101,8 +101,9 @@ def _candidate(judge: Judge, entry: Entry, target: Target) -> tuple[str, str]:
     )  # fmt: skip
     violations = verdict.evidence.get("violations", [])
     tokens = " ".join(f"{v['token']} {v['why']}" for v in violations)
+    messages = " ".join(str(d["message"]) for d in verdict.evidence.get("diagnostics", []))
     kind = verdict.evidence.get("kind", "")
-    return verdict.status, f"{verdict.summary} {kind} {tokens}".strip()
+    return verdict.status, f"{verdict.summary} {kind} {tokens} {messages}".strip()
 
 
 def _scanned(entry: Entry) -> tuple[str, str]:
@@ -127,5 +128,5 @@ def _problem(judge: Judge, entry: Entry) -> tuple[str, str]:
 @contextmanager
 def _impatient() -> Iterator[None]:
     limits = dict.fromkeys(problem_host.WALL_S, PROBLEM_WALL_S)
-    with patch.dict(problem_host.WALL_S, limits):  # type: ignore[arg-type]
+    with patch.dict(problem_host.WALL_S, limits):
         yield

@@ -112,7 +112,8 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
     f->stack = w.free_stacks.back();
     w.free_stacks.pop_back();
   }
-  f->home = &b, f->role = which, f->now = at;
+  f->stack_bytes = bytes;
+  f->home = &b, f->role = which, f->now = at, f->id = w.next_id++;
   prepare(f->where, f->stack, bytes, body, f.get());
   ++b.live;
   w.m->ready(*f, at);

@@ -61,7 +61,7 @@ std::string array(const std::vector<std::string>& items) { return "[" + joined(i
 
 std::vector<std::string> place(const fiber& f) {
   return {field("rank", f.home->rank), field("block", f.home->index), field("role", name_of(f.role)),
-          field("launch", f.home->launch)};
+          field("launch", f.home->launch), field("line", mark_of(f.at))};
 }
 
 const fiber* partner(const fiber& f, bool producer) {
@@ -148,6 +148,7 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
     out.insert(out.end(), {field("waits_for", data ? "ring_data" : "ring_slot"), field("ring", r.id),
                            field("expected", expected), field("seen", seen)});
   }
+  sentence += mark_of(f.at);
   out.push_back(field("text", sentence));
   return object(out);
 }
@@ -247,14 +248,16 @@ void report_deadlock() {
 }
 
 void report_fault(const fiber* f, const std::string& kind, const std::string& message) {
-  std::vector<std::string> fields = {field("outcome", "fault"), field("kind", kind), field("summary", message)};
+  std::vector<std::string> fields = {field("outcome", "fault"), field("kind", kind),
+                                     field("summary", message + (f == nullptr ? "" : mark_of(f->at)))};
   if (f != nullptr)
     for (auto& p : place(*f)) fields.push_back(p);
   write_and_exit(fields);
 }
 
 void report_timeout(const std::string& message) {
-  std::vector<std::string> fields = {field("outcome", "timeout"), field("summary", message)};
+  std::vector<std::string> fields = {field("outcome", "timeout"),
+                                     field("summary", message + (w.running == nullptr ? "" : mark_of(w.running->at)))};
   if (w.running != nullptr)
     for (auto& p : place(*w.running)) fields.push_back(p);
   write_and_exit(fields);

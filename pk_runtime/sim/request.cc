@@ -1,6 +1,7 @@
 // request.txt: one directive a line, words separated by blanks.
 //
-//   mode functional|timing      world 4       sms 132 (or compute_sms 5)      launches 3     seed 7
+//   mode functional|timing      world 4       sms 132 (or compute_sms 5)      launches 3
+//   schedule eager|latest       schedule random 7
 //   wall 5.0                    steps 200000000
 //   input a bf16 128 64         output c bf16 32 64      parameter hbm_bytes_per_us 3.96e6
 #include <cstdlib>
@@ -20,6 +21,11 @@ dtype parse_dtype(const std::string& word) {
   if (word == "fp32") return dtype::fp32;
   if (word == "i32") return dtype::i32;
   refuse("unknown dtype '" + word + "': bf16, fp16, fp32 and i32 are known");
+}
+
+void read_schedule(std::istream& words, request& r) {
+  words >> r.strategy;
+  if (r.strategy == "random") words >> r.seed;
 }
 }  // namespace
 
@@ -45,7 +51,7 @@ request read_request(const char* path) {
     else if (key == "sms") words >> r.sms;
     else if (key == "compute_sms") words >> r.compute_sms;
     else if (key == "launches") words >> r.launches;
-    else if (key == "seed") words >> r.seed;
+    else if (key == "schedule") read_schedule(words, r);
     else if (key == "wall") words >> r.wall_seconds;
     else if (key == "steps") words >> r.max_steps;
     else if (key == "parameter") {

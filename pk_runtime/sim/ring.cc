@@ -26,6 +26,7 @@ void wake(fiber*& waiting, double at) {
 }  // namespace
 
 int ring_acquire(fiber& f, ring_core& r) {
+  PK_SIM_NOTE_SITE(f);
   if (r.acquired != r.committed) misuse(f, r, "acquire() again before commit() of the slot that is open");
   while (int(r.acquired - r.released) >= r.depth) {
     if (r.waiting_producer != nullptr) misuse(f, r, "two roles fill the same ring");
@@ -42,6 +43,7 @@ int ring_acquire(fiber& f, ring_core& r) {
 }
 
 void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& src, coord at) {
+  PK_SIM_NOTE_SITE(f);
   demand_load(f, tile, src.owner);
   if (r.acquired == r.committed) misuse(f, r, "load() without an acquired slot");
   check_range(f, "load", src, at, tile.rows, tile.cols);
@@ -49,6 +51,7 @@ void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& s
 }
 
 void ring_commit(fiber& f, ring_core& r) {
+  PK_SIM_NOTE_SITE(f);
   if (r.acquired == r.committed) misuse(f, r, "commit() without an acquired slot");
   const int slot = int(r.committed % r.depth);
   r.full_at[slot] = std::max(r.full_at[slot], f.now);
@@ -57,6 +60,7 @@ void ring_commit(fiber& f, ring_core& r) {
 }
 
 int ring_wait(fiber& f, ring_core& r) {
+  PK_SIM_NOTE_SITE(f);
   if (int(r.waited - r.released) >= r.depth) misuse(f, r, "wait() for more slots than the ring has without release()");
   while (!has_data(r)) {
     if (r.waiting_consumer != nullptr) misuse(f, r, "two roles empty the same ring");
@@ -74,6 +78,7 @@ int ring_wait(fiber& f, ring_core& r) {
 }
 
 void ring_release(fiber& f, ring_core& r) {
+  PK_SIM_NOTE_SITE(f);
   if (r.released == r.waited) misuse(f, r, "release() of a slot that was not waited for");
   w.m->drain(f, true);
   r.free_at[r.released % r.depth] = f.now;
@@ -99,7 +104,11 @@ void check_rings(const block& b) {
   }
 }
 
-void drain_reads(fiber& f) { w.m->drain(f, true); }
+void drain_reads(fiber& f) {
+  PK_SIM_NOTE_SITE(f);
+  w.m->drain(f, true);
+}
+
 void mma_issue(fiber& f, double flops) {
   demand_of(f).flops += flops;
   w.m->mma_issue(f, flops);
@@ -118,6 +127,7 @@ void check_writable(const fiber& f, const tensor_ref& dst) {
 }
 
 void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src, bool add) {
+  PK_SIM_NOTE_SITE(f);
   check_range(f, add ? "store_add_async" : "store_async", dst, at, src.rows, src.cols);
   check_writable(f, dst);
   demand_store(f, src, dst.owner);
@@ -165,6 +175,7 @@ void deliver(counters& c, int slot, int launch, int from, double at) {
 }
 
 void signal(fiber& f, const signal_ref& s, int rank, int slot) {
+  PK_SIM_NOTE_SITE(f);
   counters& own = counters_of(rank_of(f), s);
   check_signal(f, own, "signal", rank, slot);
   ++demand_of(f).signals;
@@ -173,12 +184,14 @@ void signal(fiber& f, const signal_ref& s, int rank, int slot) {
 }
 
 void wait(fiber& f, const signal_ref& s, int slot, int count) {
+  PK_SIM_NOTE_SITE(f);
   counters& c = counters_of(rank_of(f), s);
   check_signal(f, c, "wait", rank_of(f), slot);
   wait_for(f, c, slot, count < 0 ? 0 : count, waiting_for::signal);
 }
 
 void barrier(fiber& f, const signal_ref& s) {
+  PK_SIM_NOTE_SITE(f);
   counters& c = counters_of(rank_of(f), s);
   w.m->drain(f, false);
   w.m->in_order(f);

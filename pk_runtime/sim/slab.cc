@@ -39,6 +39,7 @@ void use_once(const fiber& f, int& last, const std::string& what) {
 }  // namespace
 
 double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
+  PK_SIM_NOTE_SITE(f);
   check_range(f, "load", src, at, v.rows, v.cols);
   demand_load(f, v, src.owner);
   return w.m->load_slab(f, v, src, at);
@@ -51,6 +52,7 @@ void slab_use(fiber& f, double ready_at) {
 }
 
 void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
+  PK_SIM_NOTE_SITE(f);
   check_range(f, "store", dst, at, v.rows, v.cols);
   check_writable(f, dst);
   demand_store(f, v, dst.owner);
@@ -60,6 +62,7 @@ void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
 }
 
 void post(fiber& f, const mailbox_ref& m, int rank, int slot, const tile_ref& v) {
+  PK_SIM_NOTE_SITE(f);
   check_box(f, box_of(rank_of(f), m), "post", rank, slot);
   box& b = box_of(rank, m);
   letter& l = b.at(rank_of(f), slot, f.home->launch);
@@ -71,6 +74,7 @@ void post(fiber& f, const mailbox_ref& m, int rank, int slot, const tile_ref& v)
 }
 
 void take(fiber& f, const mailbox_ref& m, int source, int slot, const tile_ref& v) {
+  PK_SIM_NOTE_SITE(f);
   box& b = box_of(rank_of(f), m);
   check_box(f, b, "take", source, slot);
   letter& l = b.at(source, slot, f.home->launch);

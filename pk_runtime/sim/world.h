@@ -13,6 +13,7 @@
 #include <pk/sim/engine.h>
 
 #include "fiber.h"
+#include "source.h"
 
 namespace pk::sim {
 
@@ -27,6 +28,7 @@ struct tensor_decl {
 struct request {
   bool timing = false;
   int world = 1, sms = 0, compute_sms = 0, launches = 1;  // sms, or compute_sms beside the kernel's comm_sms
+  std::string strategy = "eager";  // of functional mode; see schedule.h
   std::uint64_t seed = 0;
   double wall_seconds = 30;
   std::uint64_t max_steps = 200'000'000;
@@ -116,9 +118,12 @@ struct block {
 struct fiber {
   context where;
   void* stack = nullptr;
+  std::size_t stack_bytes = 0;
   block* home = nullptr;
   sim::role role = sim::role::loader;
+  std::uint64_t id = 0;  // in order of creation; fibers and operations are numbered together
   bool done = false, queued = false;
+  site at = 0;  // the last call into the engine
   double now = 0;
   waiting_for reason = waiting_for::nothing;
   const ring_core* ring = nullptr;
@@ -172,7 +177,7 @@ struct world {
   std::unique_ptr<machine> m;
   fiber* running = nullptr;
   context scheduler;
-  std::uint64_t steps = 0;
+  std::uint64_t steps = 0, next_id = 0;
   std::vector<void*> free_stacks;
   std::vector<fiber*> at_the_door;  // wait for every rank to enter the launch
 };
