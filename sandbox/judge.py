@@ -134,7 +134,14 @@ class Judge:
         check = Check(program, self._simulator, host, target.sheet, draft.seed, report)
         small_first = [shape.name for shape in description.shapes if shape.kind == "check"]
         evidence = check.run(plan(draft.depth, small_first, target.world_size))
-        bench = Bench(program, draft.candidate, self._simulator, target, report, draft.trace)
+        compared = {
+            entry["shape"]: entry["demand"]
+            for entry in evidence["checks"]
+            if entry["world_size"] == target.world_size
+        }
+        bench = Bench(
+            program, draft.candidate, self._simulator, target, report, compared, draft.trace
+        )
         return evidence, bench.run(description, shapes)
 
     def _verdict(

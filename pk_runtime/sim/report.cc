@@ -257,6 +257,13 @@ void finish_run() {
   std::vector<std::string> notes;
   for (const std::string& text : race_notes()) notes.push_back(quoted(text));
   if (!notes.empty()) fields.push_back(quoted("notes") + ": " + array(notes));
+  std::vector<std::string> asked;
+  for (const rank_state& r : w.ranks) {
+    std::vector<std::string> each;
+    for (const auto& [name, value] : figures(r.asked)) each.push_back(field(name, value / w.ask.launches));
+    asked.push_back(object(each));
+  }
+  fields.push_back(quoted("demand") + ": " + array(asked));
   if (w.ask.timing) {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
     fields.push_back(field("launch_us", w.ask.parameter("launch_us")));

@@ -53,6 +53,7 @@ int ring_acquire(fiber& f, ring_core& r) {
 
 void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& src, coord at) {
   PK_SIM_NOTE_SITE(f);
+  demand_load(f, tile, src.owner);
   if (r.acquired == r.committed) misuse(f, r, "load() without an acquired slot");
   check_range(f, "load", src, at, tile.rows, tile.cols);
   order::load(f, r, int(r.committed % r.depth), tile, src, at);
@@ -130,7 +131,11 @@ void drain_reads(fiber& f) {
   order::meet(f);
 }
 
-void mma_issue(fiber& f, double flops) { w.m->mma_issue(f, flops); }
+void mma_issue(fiber& f, double flops) {
+  demand_of(f).flops += flops;
+  w.m->mma_issue(f, flops);
+}
+
 void mma_reads(fiber& f, const tile_ref& a, const tile_ref& b) {
   PK_SIM_NOTE_SITE(f);
   order::multiply(f, a, b);
@@ -146,7 +151,10 @@ void shared_access(fiber& f, const tile_ref& tile, bool write) {
   order::touch(f, tile, write);
 }
 
-void vector_work(fiber& f, double elements, double bytes) { w.m->vector_work(f, elements, bytes); }
+void vector_work(fiber& f, double elements, double bytes) {
+  demand_of(f).elements += elements;
+  w.m->vector_work(f, elements, bytes);
+}
 
 void check_writable(const fiber& f, const tensor_ref& dst) {
   const allocation& a = allocation_of(dst);
@@ -159,6 +167,7 @@ void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src,
   PK_SIM_NOTE_SITE(f);
   check_range(f, add ? "store_add_async" : "store_async", dst, at, src.rows, src.cols);
   check_writable(f, dst);
+  demand_store(f, src, dst.owner);
   auto s = std::make_shared<pending_store>();
   s->dst = dst, s->at = at, s->src = src, s->add = add;
   order::store(f, dst, at, src, add);
@@ -214,6 +223,7 @@ void signal(fiber& f, const signal_ref& s, int rank, int slot) {
   PK_SIM_NOTE_SITE(f);
   counters& own = counters_of(rank_of(f), s);
   check_signal(f, own, "signal", rank, slot);
+  ++demand_of(f).signals;
   w.m->drain(f, false);
   order::drained(f, false);
   order::meet(f);

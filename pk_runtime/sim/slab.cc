@@ -42,6 +42,7 @@ double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
   PK_SIM_NOTE_SITE(f);
   check_range(f, "load", src, at, v.rows, v.cols);
   order::slab(f, src, at, v, false);
+  demand_load(f, v, src.owner);
   return w.m->load_slab(f, v, src, at);
 }
 
@@ -58,6 +59,7 @@ void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
   PK_SIM_NOTE_SITE(f);
   check_range(f, "store", dst, at, v.rows, v.cols);
   check_writable(f, dst);
+  demand_store(f, v, dst.owner);
   auto s = leaving(v);
   s->dst = dst, s->at = at;
   order::slab(f, dst, at, v, true);
@@ -71,6 +73,7 @@ void post(fiber& f, const mailbox_ref& m, int rank, int slot, const tile_ref& v)
   letter& l = b.at(rank_of(f), slot, f.home->launch);
   use_once(f, l.posted, printf_string("posts to mailbox '%s' slot %d of rank %d", b.name.c_str(), slot, rank));
   w.m->publish(f, &l, 0);
+  demand_store(f, v, rank);
   auto s = leaving(v);
   s->mail = &l, s->to = rank, s->launch = f.home->launch;
   w.m->store(f, std::move(s));

@@ -191,6 +191,13 @@ struct usage {
   double l2_hits = 0, l2_misses = 0, last_mma = 0, started = 0, finished = 0;
 };
 
+// What the kernel asked for, counted alike in both modes, over all launches: a kernel that does less where nothing is
+// computed shows.
+struct demand {
+  double loaded = 0, stored = 0, crossing = 0;  // bytes of whole tiles and slabs; of both, what is a peer's
+  double flops = 0, elements = 0, signals = 0;
+};
+
 struct rank_state {
   int launch = -1;      // index of the running or last launch
   int entered = 0;      // launches this rank has begun
@@ -209,6 +216,7 @@ struct rank_state {
   std::vector<past> began, ended;  // by launch: what its fibers know at entry, and whoever waits for its end
   path went;  // of the worker that was last to leave
   usage used;
+  demand asked;
 };
 
 struct machine;
@@ -283,6 +291,12 @@ void copy_out(const tensor_ref&, coord, const tile_ref&, const void* elements, b
 
 std::unique_ptr<machine> make_functional();
 std::unique_ptr<machine> make_timing();
+
+// demand.cc
+demand& demand_of(const fiber&);
+void demand_load(const fiber&, const tile_ref&, int owner);
+void demand_store(const fiber&, const tile_ref&, int owner);
+std::vector<std::pair<const char*, double>> figures(const demand&);
 
 // report.cc: each ends the process after writing report.json
 [[noreturn]] void finish_run();
