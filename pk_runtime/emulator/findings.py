@@ -125,7 +125,7 @@ def _places(addresses: Sequence[int], program: Path, executor: Executor) -> dict
 def _short(name: str) -> str:
     """`/tmp/x/include/pk/sm90/ptx.h:41` as `pk/sm90/ptx.h:41`; nothing for an unknown line."""
     file, _, line = name.partition(" ")[0].rpartition(":")
-    if not line.isdecimal() or line == "0" or "/emulated/" in file:
+    if not line.isdecimal() or line == "0" or "/emulated/" in file or "emulator/engine/" in file:
         return ""
     _, inside, rest = file.rpartition("/pk/")
     return f"pk/{rest}:{line}" if inside else f"{Path(file).name}:{line}"

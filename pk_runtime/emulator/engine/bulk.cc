@@ -131,6 +131,7 @@ void bulk_store(const void* map, int col, int row, int plane, std::uint32_t shar
     touch(source, std::size_t(bytes), from, where);
     touch(into, std::size_t(bytes), to, where);
   }, [](unsigned char*, int) {});
+  t.group_moments[t.open_group].issued = t.now;
   t.copies.push_back(c);
   m.pending.push_back(c);
 }
@@ -149,6 +150,12 @@ void bulk_wait(int pending, bool read_only, site) {
   if (t.open_group <= groups + 1) return;
   const std::uint32_t complete = t.open_group - 1 - groups;
   observe(t, t.reads_component, complete);
+  for (std::uint32_t g = complete; g > 0; --g) {
+    thread::moments& moment = t.group_moments[g];
+    if (moment.landed != 0) break;
+    if (moment.read == 0) moment.read = t.now;
+    if (!read_only) moment.landed = t.now;
+  }
   t.free_group = std::max(t.free_group, complete);
   if (read_only) return;
   observe(t, t.writes_component, complete);

@@ -66,6 +66,10 @@ struct thread {
   std::deque<std::shared_ptr<bulk_copy>> copies;  // issued stores whose landing this thread has not observed
   std::uint32_t open_group = 1;                   // of bulk stores; groups below are committed
   std::uint32_t free_group = 0;                   // groups whose sources this thread has seen free
+  struct moments {
+    std::uint32_t issued = 0, read = 0, landed = 0;  // when this thread did so and saw so; 0: it has not
+  };
+  std::map<std::uint32_t, moments> group_moments;
   std::uint32_t mma_groups = 0;
   int reads_component = -1, writes_component = -1, mma_component = -1;
 

@@ -125,6 +125,8 @@ void make_ranks() {
     }
 }
 
+int grid() { return ask.blocks + pk_description.comm_sms; }
+
 void set_up() {
   for (int r = 0; r < m.world; ++r) {
     sm90::host_calls calls = {};
@@ -138,7 +140,7 @@ void set_up() {
     std::align(128, std::size_t(pk_description.args_bytes), at, room);
     char message[512] = "";
     if (pk_setup(&calls, at, runs.back().get(), message, sizeof message) != 0) stop("refused", message);
-    failures.emplace_back(std::size_t(ask.blocks) * 4);
+    failures.emplace_back(std::size_t(grid()) * 4);
     runs.back()->timeout_ns = m.timeout_ns, runs.back()->failures = failures.back().data();
     int resident = 0;
     pk_prepare(&resident);
@@ -202,7 +204,7 @@ bool next_launch(int rank) {
     else transfer(t, rank, std::fstream(file_of("in", state.launch, rank, t.name), std::ios::in | std::ios::binary), true);
   }
   const auto stream = reinterpret_cast<cudaStream_t>(std::uintptr_t(rank + 1));
-  if (pk_launch(stream, ask.blocks, 1, arguments_of(rank), runs[std::size_t(rank)].get()) != 0)
+  if (pk_launch(stream, grid(), 1, arguments_of(rank), runs[std::size_t(rank)].get()) != 0)
     stop("refused", "the launch was refused");
   return true;
 }

@@ -20,10 +20,10 @@ void check_phase(mbarrier& bar) {
   bar.arriving.clear();
 }
 
-// mbarrier operations are strong; only their order with the initialisation can be wrong.
+// mbarrier operations are strong; only their order with the initialisation can be wrong, which must stay known.
 void touch_barrier(block& b, std::uint32_t at, bool init, site where) {
   manner how;
-  how.write = true, how.strong = !init;
+  how.write = init, how.strong = !init;
   touch(b.memory + (at - shared_base), 8, how, where);
 }
 

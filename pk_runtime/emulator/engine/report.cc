@@ -45,22 +45,28 @@ bool knows(const stamp& s, const past_access& p) {
   return s.base->seen[std::size_t(p.how.component)] >= p.how.count || (s.thread == p.how.component && s.now >= p.how.count);
 }
 
-// The asynchronous work itself was not waited for.
-reason not_awaited(const past_access& p, const thread& u) {
-  const bool seen = u.base->seen[std::size_t(p.how.component)] >= p.how.count;
-  if (p.how.component == u.mma_component)
-    return seen ? reason{} : reason{"wgmma_in_flight", "the warp has not waited for its wgmma group (wgmma.wait_group) before others may write the operand"};
-  if (p.how.component == u.reads_component)
-    return u.free_group >= p.how.count ? reason{}
-               : reason{"source_in_use", "its thread has not waited for that bulk group (cp.async.bulk.wait_group.read): the store may still read its source"};
-  if (p.how.component == u.writes_component) {
-    if (seen) return {};
-    if (u.free_group >= p.how.count)
-      return {"read_wait", "its thread has waited only with cp.async.bulk.wait_group.read, which frees the source and does not say that the data "
-                           "has landed: wait for the whole group before the signal"};
-    return {"no_wait", "its thread has not waited for that bulk group (cp.async.bulk.wait_group)"};
+// The asynchronous work itself was not waited for, or only after the release that this thread has acquired.
+reason not_awaited(const past_access& p, const thread& u, const thread& t) {
+  if (p.how.component == u.mma_component) {
+    if (u.base->seen[std::size_t(p.how.component)] >= p.how.count && t.base->seen[std::size_t(u.id)] == 0) return {};
+    return {"wgmma_in_flight", "the warp has not waited for its wgmma group (wgmma.wait_group) before it lets others write the operand"};
   }
-  return {};
+  const bool source = p.how.component == u.reads_component;
+  if (!source && p.how.component != u.writes_component) return {};
+  const auto found = u.group_moments.find(p.how.count);
+  const thread::moments at = found == u.group_moments.end() ? thread::moments() : found->second;
+  // What t knows of u is as of this moment; before `issued` there was no release at all between the two.
+  const std::uint32_t known = &t == &u ? t.now : t.base->seen[std::size_t(u.id)];
+  const bool released = known >= at.issued, read = at.read != 0 && known >= at.read, landed = at.landed != 0 && known >= at.landed;
+  if (source) {
+    if (read || (!released && at.read != 0)) return {};
+    return {"source_in_use", "its thread has not waited for that bulk group (cp.async.bulk.wait_group.read) before it lets others write: the store may still read its source"};
+  }
+  if (landed || (!released && at.landed != 0)) return {};
+  if (read || (!released && at.read != 0))
+    return {"read_wait", "its thread has waited only with cp.async.bulk.wait_group.read, which frees the source and does not say that the data "
+                         "has landed: wait for the whole group before the signal"};
+  return {"no_wait", "its thread has not waited for that bulk group (cp.async.bulk.wait_group) before the signal"};
 }
 
 reason near_miss_of(const past_access& p, const thread& t) {
@@ -76,9 +82,10 @@ reason near_miss_of(const past_access& p, const thread& t) {
     return {};
   };
   if (reason r = look(t); !r.kind.empty()) return r;
-  if (t.block < 0) return {};
-  for (const auto& other : block_of(t).threads)
-    if (reason r = look(*other); !r.kind.empty()) return r;
+  for (const bool near : {true, false})  // first in its block: whoever waited for the others
+    for (const thread* other : m.threads)
+      if (other != nullptr && near == (other->rank == t.rank && other->block == t.block))
+        if (reason r = look(*other); !r.kind.empty()) return r;
   return {};
 }
 
@@ -93,7 +100,7 @@ reason reason_of(const allocation& a, const past_access& p, const past_access& n
     return {"mixed_access", "one is atomic and the other is a plain access to the same word: slots need atomics on both sides"};
   const bool seen = t.base->seen[std::size_t(p.how.component)] >= p.how.count || p.thread == t.id;
   if (p.how.async)
-    if (reason r = not_awaited(p, u); !r.kind.empty()) return r;
+    if (reason r = not_awaited(p, u, t); !r.kind.empty()) return r;
   if (now.how.async && seen && (!p.how.async || t.base->seen[std::size_t(p.how.component)] >= p.how.count)) {
     if (a.shared())
       return {"proxy_fence", std::string("the thread that ") + (p.how.write ? "wrote" : "read") +
