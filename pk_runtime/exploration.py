@@ -7,10 +7,10 @@ import torch
 
 from pk_runtime.schedules import Schedule
 
-Outcome = Literal["finished", "deadlock", "fault", "timeout", "dirty"]
+Outcome = Literal["finished", "race", "deadlock", "fault", "timeout", "dirty"]
 RankTensors = dict[str, torch.Tensor]
 
-ENDED_BY = ("finished", "deadlock", "fault", "timeout", "dirty")
+ENDED_BY = ("finished", "race", "deadlock", "fault", "timeout", "dirty")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "report.h"
+#include "world.h"
 
 namespace pk::sim {
 

@@ -65,9 +65,10 @@ class functional final : public machine {
     std::erase_if(f.stores, [](const auto& s) { return s->landed; });
   }
 
-  void post_signal(fiber& f, counters& c, int, int slot) override {
+  void post_signal(fiber& f, counters& c, int target, int slot) override {
     operation op(operation::signal, rank_of(f));
     op.counter = &c, op.slot = slot, op.launch = f.home->launch;
+    op.carried = order::publish(f, c, target, slot);
     issue(f, std::move(op));
   }
 
@@ -152,6 +153,7 @@ class functional final : public machine {
     } else if (op.kind == operation::store) {
       land(*op.stored);
     } else {
+      order::arrive(*op.counter, op.slot, op.launch, op.carried);
       deliver(*op.counter, op.slot, op.launch, op.rank, 0);
     }
   }
