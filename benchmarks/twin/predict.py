@@ -1,4 +1,4 @@
-"""Predicted times of measured points: every (kernel, knobs) is built once, every point simulated."""
+"""Predicted times of measured points; every (kernel, knobs) is built once."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <queue>
 
+#include "timing_flush.h"
 #include "timing_links.h"
 #include "timing_memory.h"
 
@@ -18,7 +19,8 @@ namespace {
 
 class timing final : public machine {
  public:
-  timing() : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_bytes"), cost_), links_(w.ask.world, cost_) {}
+  timing() : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_bytes"), cost_), links_(w.ask.world, cost_),
+        under_way_(std::size_t(w.ask.world)) {}
 
   void load(fiber& f, ring_core& ring, int slot, const tile_ref& tile, const tensor_ref& src, coord at) override {
     in_order(f);
@@ -63,16 +65,12 @@ class timing final : public machine {
     in_order(f);
     const bool mail = s->mail != nullptr;
     const int to = s->target();
-    double start = f.now, bytes = flagged_bytes(s->src);
-    if (!mail) {
-      const footprint area = covered(s->src, s->dst, s->at);
-      bytes = area.bytes;
-      if (!s->registers) start = issue(f, area);
-      memory_.write(to, area, start);
-    }
+    footprint area{.bytes = flagged_bytes(s->src)};
+    if (!mail) area = covered(s->src, s->dst, s->at);
+    const double start = s->registers ? f.now : issue(f, area);
     s->went = f.went;
-    if (to == rank_of(f)) keep(f, *s, bytes, start);
-    else push(f, s, to, bytes, start);
+    if (to == rank_of(f)) keep(f, *s, area, start);
+    else push(f, s, to, area, start);
     charge_transfer(f, to != rank_of(f), "store: leaving");
     f.stores.push_back(std::move(s));
   }
@@ -103,6 +101,9 @@ class timing final : public machine {
 
   // A release waits for what the thread sent before, its last signal to a peer included.
   void post_signal(fiber& f, counters& c, int target, int slot) override {
+    in_order(f);
+    if (under_way_[std::size_t(rank_of(f))].wait(f)) park(f, waiting_for::store);
+    charge_transfer(f, true, "wait: all this GPU has sent");
     f.now = std::max(f.now, f.signal_known_at) + cost_.release;
     charge(f, spent::synchronization, "signal");
     in_order(f);
@@ -206,11 +207,16 @@ class timing final : public machine {
           [=, this, then = std::move(then)](double passed) { then(std::max({passed, fetched, least}) + cost_.peer_latency); });
   }
 
+  // Mailboxes stay in L2.
+  double into_memory(int rank, const pending_store& s, const footprint& a, double at) {
+    return s.mail != nullptr ? memory_.pass_l2(rank, a.bytes, at) : memory_.write(rank, a, at);
+  }
+
   // Into the own memory.
-  void keep(fiber& f, pending_store& s, double bytes, double start) {
-    s.read_at = memory_.pass_l2(rank_of(f), bytes, start);
+  void keep(fiber& f, pending_store& s, const footprint& a, double start) {
+    s.read_at = into_memory(rank_of(f), s, a, start);
     if (s.registers) {
-      f.home->memory_free = std::max(start, f.home->memory_free) + bytes / cost_.sm_memory;
+      f.home->memory_free = std::max(start, f.home->memory_free) + a.bytes / cost_.sm_memory;
       s.read_at = std::max(s.read_at, f.home->memory_free);
       f.now = s.read_at;
     }
@@ -219,15 +225,20 @@ class timing final : public machine {
   }
 
   // To a peer. Registers are free when the SM has sent them; a tile when it has passed the links.
-  void push(fiber& f, const std::shared_ptr<pending_store>& s, int to, double bytes, double start) {
-    const double sent = f.home->link_free = std::max(start, f.home->link_free) + bytes / cost_.sm_link;
+  void push(fiber& f, const std::shared_ptr<pending_store>& s, int to, const footprint& a, double start) {
+    const double sent = f.home->link_free = std::max(start, f.home->link_free) + a.bytes / cost_.sm_link;
+    memory_.pass_l2(rank_of(f), a.bytes, start);
     if (s->registers) f.now = std::max(f.now, sent);
     const mechanism how = s->registers ? mechanism::store : s->add ? mechanism::reduce : mechanism::push;
-    cross(rank_of(f), to, how, bytes, start, [this, s, sent](double passed) {
+    flush& under_way = under_way_[std::size_t(rank_of(f))];
+    const std::uint64_t number = under_way.begin();
+    cross(rank_of(f), to, how, a.bytes, start, [this, s, sent, to, a, number, &under_way](double passed) {
+      into_memory(to, *s, a, passed);
       s->read_at = std::max(passed, sent), s->landed_at = s->read_at + cost_.link_latency;
       s->known_at = s->read_at + cost_.peer_latency, s->landed = true;
       if (s->mail != nullptr) deliver_letter(*s);
       wake(s->waiting, s->read_at);
+      under_way.end(number, [&](fiber& waits) { ready(waits, s->known_at); });
     });
   }
 
@@ -251,6 +262,7 @@ class timing final : public machine {
   costs cost_;
   memories memory_;
   links links_;
+  std::vector<flush> under_way_;  // by rank
   std::deque<pulled> pulled_;
   std::priority_queue<entry> queue_;
   std::uint64_t order_ = 0;

@@ -64,12 +64,10 @@ double memories::read(int rank, const footprint& a, double at) {
   return done;
 }
 
-// Written lines stay in L2 and go to memory in the background.
-void memories::write(int rank, const footprint& a, double at) {
+double memories::write(int rank, const footprint& a, double at) {
   missing_share(rank, a);
   pass_hbm(rank, a.bytes, at);
-  usage& u = w.ranks[std::size_t(rank)].used;
-  u.l2 += a.bytes / rates_.l2, u.l2_bytes += a.bytes;
+  return pass_l2(rank, a.bytes, at);
 }
 
 }  // namespace pk::sim

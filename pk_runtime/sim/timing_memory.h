@@ -33,8 +33,8 @@ class memories {
   // From `rank`'s memory, asked for at `at`: when the last byte is on the SM's side of L2.
   double read(int rank, const footprint&, double at);
 
-  // Into `rank`'s memory, between L2 and HBM alone: what an SM or a port waits for is their own matter.
-  void write(int rank, const footprint&, double at);
+  // Into `rank`'s memory: when L2 has it all. Written lines stay in L2 and go to memory in the background.
+  double write(int rank, const footprint&, double at);
 
   // Through L2 alone: when it is done.
   double pass_l2(int rank, double bytes, double at);
