@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <string>
 
+#include "race.h"
+#include "report.h"
+#include "search.h"
 #include "trace.h"
-#include "world.h"
 
 namespace pk::sim {
 
@@ -25,10 +27,6 @@ std::string describe(const fiber& f) {
   return printf_string("rank %d block %d %s (launch %d)", f.home->rank, f.home->index, name_of(f.role), f.home->launch);
 }
 
-namespace {
-
-constexpr int most_waits = 64;
-
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
@@ -42,27 +40,43 @@ std::string quoted(const std::string& text) {
 std::string field(const char* name, const std::string& text) { return quoted(name) + ": " + quoted(text); }
 std::string field(const char* name, double value) { return quoted(name) + printf_string(": %.9g", value); }
 
+namespace {
 std::string joined(const std::vector<std::string>& parts) {
   std::string out;
   for (const auto& p : parts) out += (out.empty() ? "" : ", ") + p;
   return out;
 }
+}  // namespace
 
 std::string object(const std::vector<std::string>& fields) { return "{" + joined(fields) + "}"; }
 std::string array(const std::vector<std::string>& items) { return "[" + joined(items) + "]"; }
 
-[[noreturn]] void write_and_exit(const std::vector<std::string>& fields) {
-  std::FILE* file = std::fopen("report.json", "w");
+namespace {
+
+constexpr int most_waits = 64;
+
+enum class ending { finished, raced, failed };
+
+[[noreturn]] void write_and_exit(std::vector<std::string> fields, ending how = ending::failed) {
+  note_steps(w.steps);
+  // What else went wrong may well follow from a race.
+  if (how == ending::failed && race_was_found()) {
+    std::vector<std::string> race = race_fields();
+    race.insert(race.begin(), field("summary", race_summary()));
+    fields.push_back(quoted("race") + ": " + object(race));
+  }
+  std::FILE* file = std::fopen(exploring() ? finding_file : "report.json", "w");
   if (file == nullptr) _exit(70);
   const std::string text = object(fields) + "\n";
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
+  if (exploring()) end_of_branch(how == ending::finished ? branch::finished : branch::failed);
   _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
 }
 
 std::vector<std::string> place(const fiber& f) {
   return {field("rank", f.home->rank), field("block", f.home->index), field("role", name_of(f.role)),
-          field("launch", f.home->launch)};
+          field("launch", f.home->launch), field("line", mark_of(f.at))};
 }
 
 const fiber* partner(const fiber& f, bool producer) {
@@ -149,6 +163,7 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
     out.insert(out.end(), {field("waits_for", data ? "ring_data" : "ring_slot"), field("ring", r.id),
                            field("expected", expected), field("seen", seen)});
   }
+  sentence += mark_of(f.at);
   out.push_back(field("text", sentence));
   return object(out);
 }
@@ -225,6 +240,11 @@ void check_signal_totals() {
 }  // namespace
 
 void finish_run() {
+  if (race_was_found()) {
+    std::vector<std::string> fields = race_fields();
+    fields.insert(fields.begin(), {field("outcome", "race"), field("summary", race_summary())});
+    write_and_exit(fields, ending::raced);
+  }
   check_signal_totals();
   std::vector<std::string> ranks;
   double end = 0;
@@ -234,6 +254,16 @@ void finish_run() {
   }
   std::vector<std::string> fields = {field("outcome", "finished"), field("kernel", pk_program.name),
                                      field("steps", double(w.steps)), field("comm_sms", pk_program.comm_sms)};
+  std::vector<std::string> notes;
+  for (const std::string& text : race_notes()) notes.push_back(quoted(text));
+  if (!notes.empty()) fields.push_back(quoted("notes") + ": " + array(notes));
+  std::vector<std::string> asked;
+  for (const rank_state& r : w.ranks) {
+    std::vector<std::string> each;
+    for (const auto& [name, value] : figures(r.asked)) each.push_back(field(name, value / w.ask.launches));
+    asked.push_back(object(each));
+  }
+  fields.push_back(quoted("demand") + ": " + array(asked));
   if (w.ask.timing) {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
     fields.push_back(field("launch_us", w.ask.parameter("launch_us")));
@@ -241,6 +271,24 @@ void finish_run() {
     fields.push_back(quoted("ranks") + ": " + array(ranks));
     write_trace();
   }
+  write_and_exit(fields, ending::finished);
+}
+
+void write_exploration(const exploration_summary& e) {
+  std::string finding;
+  if (std::FILE* file = e.stopped == "finding" ? std::fopen(finding_file, "r") : nullptr) {
+    char text[4096];
+    for (std::size_t n; (n = std::fread(text, 1, sizeof text, file)) > 0;) finding.append(text, n);
+    std::fclose(file);
+  }
+  std::vector<std::string> kinds;
+  for (const std::string& s : e.output_schedules) kinds.push_back(quoted(s));
+  std::vector<std::string> fields = {
+      field("outcome", "explored"), field("kernel", pk_program.name), field("schedules_run", e.run),
+      field("redundant", e.redundant), quoted("complete") + (e.complete ? ": true" : ": false"),
+      field("steps", double(e.steps)), field("stopped_by", e.stopped), field("last_schedule", e.last),
+      quoted("outputs") + ": " + array(kinds)};
+  if (!finding.empty()) fields.push_back(quoted("finding") + ": " + finding);
   write_and_exit(fields);
 }
 
@@ -271,14 +319,16 @@ void report_deadlock() {
 }
 
 void report_fault(const fiber* f, const std::string& kind, const std::string& message) {
-  std::vector<std::string> fields = {field("outcome", "fault"), field("kind", kind), field("summary", message)};
+  std::vector<std::string> fields = {field("outcome", "fault"), field("kind", kind),
+                                     field("summary", message + (f == nullptr ? "" : mark_of(f->at)))};
   if (f != nullptr)
     for (auto& p : place(*f)) fields.push_back(p);
   write_and_exit(fields);
 }
 
 void report_timeout(const std::string& message) {
-  std::vector<std::string> fields = {field("outcome", "timeout"), field("summary", message)};
+  std::vector<std::string> fields = {field("outcome", "timeout"),
+                                     field("summary", message + (w.running == nullptr ? "" : mark_of(w.running->at)))};
   if (w.running != nullptr)
     for (auto& p : place(*w.running)) fields.push_back(p);
   write_and_exit(fields);

@@ -1,12 +1,13 @@
 """The bench stage on simulated targets: predicted time, baseline and roofline of each shape.
 
-Timing mode computes nothing, so nothing can be compared there. Two things keep the times honest:
-none may be below the roofline, and the run must do at least the work that the operator needs.
+Timing mode computes nothing, so nothing can be compared there. Three things keep the times honest:
+none may be below the roofline, the run must do at least the work that the operator needs, and it
+must do what the kernel does where it is compared (`sandbox.stages.demand`).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pk_runtime.trace import Trace, write_chrome
 from problems.description import Description, ShapeInfo
 from problems.roofline import Roofline, roofline_of
 from sandbox.stages import Progress, StageFailed
+from sandbox.stages.demand import figures, grows_less, less_work, number
 from sandbox.stages.diagnosis import bounded, failure
 from sandbox.verdict import Timing
 
@@ -30,13 +32,17 @@ _WALL_S = 60.0
 
 @dataclass(frozen=True)
 class Bench:
-    """One program, built from `candidate`, to be timed on one target."""
+    """One program, built from `candidate`, to be timed on one target.
+
+    `compared` is what each rank asked for at the shapes that the check stage compared, by name.
+    """
 
     program: Path
     candidate: Candidate
     simulator: Simulator
     target: Target
     progress: Progress
+    compared: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
     trace: Path | None = None
 
     def run(self, description: Description, shapes: Sequence[str]) -> tuple[Timing, ...]:
@@ -45,20 +51,34 @@ class Bench:
         With `trace`, the timelines of all shapes are written there as Chrome trace events, also
         those before a failure.
         """
+        smaller = self._smaller(description)
         timelines: dict[str, Trace] = {}
         try:
             return tuple(
-                self._shape(description, description.shape(name), timelines) for name in shapes
+                self._shape(description, description.shape(name), smaller, timelines)
+                for name in shapes
             )
         finally:
             if self.trace is not None:
                 write_chrome(self.trace, timelines)
 
-    def _shape(
-        self, description: Description, shape: ShapeInfo, timelines: dict[str, Trace]
-    ) -> Timing:
-        self.progress("bench", {"shape": shape.name})
-        world_size = description.world_size
+    def _smaller(self, description: Description) -> tuple[ShapeInfo, TimingRun]:
+        """The largest check shape and its timing run; those compared must do there what they did."""
+        checks = [shape for shape in description.shapes if shape.kind == "check"]
+        runs = {}
+        for shape in checks:
+            if shape.name not in self.compared and shape is not checks[-1]:
+                continue
+            run = runs[shape.name] = self._timed(shape, description.world_size)
+            if shape.name in self.compared:
+                missing = less_work(self.compared[shape.name], figures(run.diagnosis))
+                where = f"timing shape {shape.name} on {description.world_size} ranks"
+                _must_be_none(missing, where, {"shape": shape.name})
+        return checks[-1], runs[checks[-1].name]
+
+    def _timed(
+        self, shape: ShapeInfo, world_size: int, timelines: dict[str, Trace] | None = None
+    ) -> TimingRun:
         run = self.simulator.timing(
             self.program,
             inputs=_specs(shape.inputs),
@@ -66,16 +86,33 @@ class Bench:
             world_size=world_size,
             sheet=self.target.sheet,
             wall_s=_WALL_S,
-            trace=self.trace is not None,
+            trace=self.trace is not None and timelines is not None,
         )
-        if run.timeline is not None:
+        if run.timeline is not None and timelines is not None:
             timelines[f"{shape.name} {self.target.timing_kind}"] = run.timeline
         where = f"timing shape {shape.name} on {world_size} ranks"
         if run.outcome != "finished":
             status, evidence = failure(run.outcome, run.diagnosis, where)
             raise StageFailed("bench", status, {**evidence, "shape": shape.name})
+        return run
+
+    def _shape(
+        self,
+        description: Description,
+        shape: ShapeInfo,
+        smaller: tuple[ShapeInfo, TimingRun],
+        timelines: dict[str, Trace],
+    ) -> Timing:
+        self.progress("bench", {"shape": shape.name})
+        run = self._timed(shape, description.world_size, timelines)
+        where = f"timing shape {shape.name} on {description.world_size} ranks"
         roof = roofline_of(shape.costs, description.peak, self.target.sheet)
         self._must_be_physical(run, shape, roof, where)
+        before, small = smaller
+        if before.costs.nvlink_bytes > 0:
+            factor = shape.costs.nvlink_bytes / before.costs.nvlink_bytes
+            missing = grows_less(small.diagnosis, run.diagnosis, factor, description.world_size)
+            _must_be_none(missing, where, {"shape": shape.name, "candidate_us": run.time_us})
         report = self._report(run, shape, roof)
         baseline = report.baseline_us
         return Timing(
@@ -145,24 +182,26 @@ class Bench:
                 })  # fmt: skip
 
 
+def _must_be_none(missing: str | None, where: str, evidence: dict[str, Any]) -> None:
+    if missing is not None:
+        summary = f"At {where} {missing}: the kernel leaves out work."
+        raise StageFailed("bench", "rejected", {"summary": summary, **evidence})
+
+
 def _work(report: Mapping[str, Any], shape: ShapeInfo) -> list[tuple[str, float, float]]:
     """(what, amount done, least amount) of the busiest rank, as the engine counted it."""
     ranks = [rank for rank in report.get("ranks", ()) if isinstance(rank, Mapping)]
     links = ("link_out_bytes", "link_in_bytes")
-    moved = max((_figure(rank, name) for rank in ranks for name in links), default=0.0)
-    flops = max((_figure(rank, "flops") for rank in ranks), default=0.0)
+    moved = max((number(rank.get(name)) for rank in ranks for name in links), default=0.0)
+    flops = max((number(rank.get("flops")) for rank in ranks), default=0.0)
+    memory = max((number(rank.get("hbm_bytes")) for rank in ranks), default=0.0)
     wanted = shape.costs.baseline.gemm
     needed = 0.0 if wanted is None else min(shape.costs.flops, 2.0 * math.prod(wanted))
     return [
         ("bytes over NVLink", moved, shape.costs.nvlink_bytes),
         ("floating-point operations", flops, needed),
+        ("bytes of device memory", memory, shape.costs.hbm_bytes),
     ]
-
-
-def _figure(rank: Mapping[str, Any], name: str) -> float:
-    value = rank.get(name)
-    usable = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if usable and math.isfinite(value) else 0.0  # type: ignore[arg-type]
 
 
 def _specs(specs: Mapping[str, Any]) -> list[TensorSpec]:
