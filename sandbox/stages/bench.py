@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pk_runtime.baseline import SOURCE, baseline_taxes, baseline_us
+from pk_runtime.baseline import baseline_taxes, baseline_us, source
 from pk_runtime.candidate import Candidate, declared_knobs, resolved_knobs
 from pk_runtime.knob_advice import advice
 from pk_runtime.report import Report, candidate_taxes
@@ -128,7 +128,7 @@ class Bench:
                 "bottleneck": bounded(report.bottleneck.to_json()),
                 "report": bounded(report.to_json()),
                 "roofline": {"binding": roof.binding, "terms_us": dict(roof.terms_us)},
-                "baseline": SOURCE,
+                "baseline": source(self.target.sheet),
                 "dims": dict(shape.dims),
             },
         )
