@@ -33,6 +33,7 @@ DTYPE_WORDS = {
     torch.int32: "i32",
 }
 MEMORY_BYTES = 6 << 30
+COMPUTE_SMS = 5  # of a functional run
 REPORT_BYTES = 4 << 20
 _ENDED_BY = ("finished", "deadlock", "fault", "timeout", "dirty")
 _WALL_MARGIN_S = 2.0
@@ -85,7 +86,7 @@ class Simulator:
         outputs: Sequence[TensorSpec],
         sheet: Sheet,
         schedule_seed: int,
-        compute_sms: int = 5,
+        compute_sms: int = COMPUTE_SMS,
         wall_s: float = 10.0,
     ) -> FunctionalRun:
         """Runs `launches[launch][rank][name]` back to back under one schedule.
@@ -133,13 +134,17 @@ class Simulator:
         outputs: Sequence[TensorSpec],
         world_size: int,
         sheet: Sheet,
+        compute_sms: int | None = None,
         wall_s: float = 60.0,
     ) -> TimingRun:
-        """Predicts the time of one launch at full shape; tensors have shapes and no contents."""
+        """Predicts the time of one launch at full shape; tensors have shapes and no contents.
+
+        With all SMs of the sheet, or `compute_sms` beside the kernel's communicator SMs.
+        """
         request = [
             "mode timing",
             f"world {world_size}",
-            f"sms {sheet.chip.sms}",
+            f"compute_sms {compute_sms}" if compute_sms else f"sms {sheet.chip.sms}",
             f"wall {wall_s}",
             *_tensor_lines(inputs, outputs),
             *_parameter_lines(sheet),

@@ -13,11 +13,18 @@ from typing import Any
 
 from pk_runtime.baseline import SOURCE, baseline_us
 from pk_runtime.sheet import Sheet
-from pk_runtime.simulator import Simulator, TensorSpec, TimingRun
+from pk_runtime.simulator import COMPUTE_SMS, Simulator, TensorSpec, TimingRun
 from problems.description import Description, ShapeInfo
 from problems.roofline import Roofline, roofline_of
 from sandbox.stages import Progress, StageFailed
-from sandbox.stages.demand import figures, grows_less, less_work, number
+from sandbox.stages.demand import (
+    EQUAL_SHARE,
+    SAME_SHARE,
+    figures,
+    grows_less,
+    less_work,
+    number,
+)
 from sandbox.stages.diagnosis import bounded, failure
 from sandbox.verdict import Timing
 
@@ -45,7 +52,7 @@ class Bench:
         return tuple(self._shape(description, description.shape(name), smaller) for name in shapes)
 
     def _smaller(self, description: Description) -> tuple[ShapeInfo, TimingRun]:
-        """The largest check shape and its timing run; those compared must do there what they did."""
+        """The largest check shape and its timing run; the compared ones are held to what they did."""
         checks = [shape for shape in description.shapes if shape.kind == "check"]
         runs = {}
         for shape in checks:
@@ -53,18 +60,27 @@ class Bench:
                 continue
             run = runs[shape.name] = self._timed(shape, description.world_size)
             if shape.name in self.compared:
-                missing = less_work(self.compared[shape.name], figures(run.diagnosis))
-                where = f"timing shape {shape.name} on {description.world_size} ranks"
-                _must_be_none(missing, where, {"shape": shape.name})
+                self._must_do_the_same(shape, description.world_size, run)
         return checks[-1], runs[checks[-1].name]
 
-    def _timed(self, shape: ShapeInfo, world_size: int) -> TimingRun:
+    def _must_do_the_same(self, shape: ShapeInfo, world_size: int, run: TimingRun) -> None:
+        """With all SMs, and with those of the run that was compared."""
+        few = self._timed(shape, world_size, COMPUTE_SMS)
+        for timed, share in ((few, EQUAL_SHARE), (run, SAME_SHARE)):
+            missing = less_work(self.compared[shape.name], figures(timed.diagnosis), share)
+            where = f"timing shape {shape.name} on {world_size} ranks"
+            _must_be_none(missing, where, {"shape": shape.name})
+
+    def _timed(
+        self, shape: ShapeInfo, world_size: int, compute_sms: int | None = None
+    ) -> TimingRun:
         run = self.simulator.timing(
             self.program,
             inputs=_specs(shape.inputs),
             outputs=_specs(shape.outputs),
             world_size=world_size,
             sheet=self.sheet,
+            compute_sms=compute_sms,
             wall_s=_WALL_S,
         )
         where = f"timing shape {shape.name} on {world_size} ranks"
