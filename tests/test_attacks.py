@@ -1,4 +1,4 @@
-"""The attack suite in CI: nothing is missed, nobody honest is refused, and the counting is right."""
+"""The attack suite in CI: nothing is missed, nobody honest is refused, counting is right."""
 
 import dataclasses
 from pathlib import Path

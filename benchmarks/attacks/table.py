@@ -49,8 +49,8 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         found = [o for o in honest if o.entry.sort == sort]
         right = sum(o.judged and o.ok for o in found)
         alarms = sum(o.judged and not o.ok for o in found)
-        cells = (len(found), right, alarms, sum(not o.judged for o in found))
-        lines.append(f"| {sort} | {' | '.join(str(cell or '') for cell in cells)} |")
+        numbers = (len(found), right, alarms, sum(not o.judged for o in found))
+        lines.append(f"| {sort} | {' | '.join(str(number or '') for number in numbers)} |")
     lines.append(
         f"| **all** | **{total['honest']}** | **{total['right']}** | "
         f"**{total['false alarms']}** | **{total['honest for a GPU']}** |"

@@ -52,7 +52,7 @@ class Bench:
         return tuple(self._shape(description, description.shape(name), smaller) for name in shapes)
 
     def _smaller(self, description: Description) -> tuple[ShapeInfo, TimingRun]:
-        """The largest check shape and its timing run; the compared ones are held to what they did."""
+        """The largest check shape, timed; those compared must do there what they did."""
         checks = [shape for shape in description.shapes if shape.kind == "check"]
         runs = {}
         for shape in checks:
