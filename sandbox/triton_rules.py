@@ -154,9 +154,9 @@ def _state(tree: ast.Module) -> Iterator[Place]:
                 yield (node.lineno, ast.unparse(node)[:40], "it runs at import", _LATE)
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
             yield (node.lineno, type(node).__name__.lower(), "it runs at import", _LATE)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            defaults = [d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
+    for each in ast.walk(tree):
+        if isinstance(each, ast.FunctionDef):
+            defaults = [d for d in (*each.args.defaults, *each.args.kw_defaults) if d is not None]
             for default in defaults:
                 if not _constant(default):
                     yield (default.lineno, ast.unparse(default)[:40], "a default like this is kept "
