@@ -132,13 +132,19 @@ class Simulator:
         outputs: Sequence[TensorSpec],
         world_size: int,
         sheet: Sheet,
+        resident: bool = False,
         wall_s: float = 60.0,
     ) -> TimingRun:
-        """Predicts the time of one launch at full shape; tensors have shapes and no contents."""
+        """Predicts the time of one launch at full shape, in a CUDA graph of several.
+
+        Tensors have shapes and no contents. They come from HBM, as those of a caller who has done
+        something else in between; if `resident`, they are in L2, as those of a loop over one call.
+        """
         request = [
             "mode timing",
             f"world {world_size}",
             f"sms {sheet.chip.sms}",
+            f"resident {int(resident)}",
             f"wall {wall_s}",
             *_tensor_lines(inputs, outputs),
             *_parameter_lines(sheet),

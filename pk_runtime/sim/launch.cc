@@ -182,6 +182,7 @@ void add_block(rank_state& r, int rank, int index, double at) {
 }
 
 void start_launch(int rank, double at) {
+  at += w.ask.timing ? w.ask.parameter("enter_us") : 0;
   rank_state& r = w.ranks[rank];
   for (auto& f : r.fibers) w.free_stacks.push_back(f->stack);
   r.fibers.clear();

@@ -207,7 +207,7 @@ void finish_run() {
   std::vector<std::string> fields = {field("outcome", "finished"), field("kernel", pk_program.name),
                                      field("steps", double(w.steps)), field("comm_sms", pk_program.comm_sms)};
   if (w.ask.timing) {
-    fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
+    fields.push_back(field("time_us", end + w.ask.parameter("graph_launch_us")));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
   }
   write_and_exit(fields);

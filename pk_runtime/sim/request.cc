@@ -1,7 +1,7 @@
 // request.txt: one directive a line, words separated by blanks.
 //
 //   mode functional|timing      world 4       sms 132 (or compute_sms 5)      launches 3     seed 7
-//   wall 5.0                    steps 200000000
+//   wall 5.0                    steps 200000000            resident 1
 //   input a bf16 128 64         output c bf16 32 64      parameter hbm_bytes_per_us 3.96e6
 #include <cstdlib>
 #include <fstream>
@@ -42,6 +42,7 @@ request read_request(const char* path) {
       words >> mode;
       r.timing = mode == "timing";
     } else if (key == "world") words >> r.world;
+    else if (key == "resident") words >> r.resident;
     else if (key == "sms") words >> r.sms;
     else if (key == "compute_sms") words >> r.compute_sms;
     else if (key == "launches") words >> r.launches;

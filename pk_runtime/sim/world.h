@@ -25,7 +25,7 @@ struct tensor_decl {
 
 // What the judge asks for; see request.cc for the text form.
 struct request {
-  bool timing = false;
+  bool timing = false, resident = false;  // resident: the tensors are in L2 when a launch begins
   int world = 1, sms = 0, compute_sms = 0, launches = 1;  // sms, or compute_sms beside the kernel's comm_sms
   std::uint64_t seed = 0;
   double wall_seconds = 30;
@@ -191,6 +191,7 @@ struct machine {
   virtual void mma_issue(fiber&, double flops) { (void)flops; }
   virtual void mma_wait(fiber&, int pending) { (void)pending; }
   virtual void vector_work(fiber&, double elements, double shared_bytes) { (void)elements, (void)shared_bytes; }
+  virtual void hold(int rank, std::int64_t first_box, std::int64_t boxes) { (void)rank, (void)first_box, (void)boxes; }
   virtual void run() = 0;
 };
 
