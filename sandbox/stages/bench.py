@@ -101,7 +101,7 @@ class Bench:
             inputs=_specs(shape.inputs),
             outputs=_specs(shape.outputs),
             world_size=world_size,
-            sheet=self.sheet,
+            sheet=self.target.sheet,
             compute_sms=compute_sms,
             wall_s=_WALL_S,
             trace=self.trace is not None and timelines is not None,
