@@ -44,7 +44,7 @@ struct plan {
 
 // What the judge asks for; see request.cc for the text form.
 struct request {
-  bool timing = false;
+  bool timing = false, warm = false;  // warm: the tensors are in L2 when a launch begins
   int trace_blocks = 0;  // blocks of each kind that a trace shows; 0: no trace
   int world = 1, sms = 0, launches = 1;
   std::vector<int> compute_sms;  // beside the kernel's comm_sms, of all ranks or by rank; instead of sms
@@ -258,6 +258,7 @@ struct machine {
   virtual void mma_issue(fiber&, double flops) { (void)flops; }
   virtual void mma_wait(fiber&, int pending) { (void)pending; }
   virtual void vector_work(fiber&, double elements, double shared_bytes) { (void)elements, (void)shared_bytes; }
+  virtual void hold(int rank, std::int64_t first_box, std::int64_t boxes) { (void)rank, (void)first_box, (void)boxes; }
   virtual void run() = 0;
 };
 

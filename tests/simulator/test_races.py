@@ -1,4 +1,4 @@
-"""Races: named under every schedule, the eager one included, with both accesses and what is missing.
+"""Races: named under every schedule, with both accesses and what is missing.
 Every defect stands next to the kernel without it."""
 
 from typing import Any
@@ -18,7 +18,7 @@ LAUNCHES = 3
 PUSH = """
   using T = tile<bf16, 64, 64>;
   struct args {{
-    layout<bf16> x, y; parallel_layout<bf16> inbox; signals sent; 
+    layout<bf16> x, y; parallel_layout<bf16> inbox; signals sent;
   }};
   struct shared {{ copy_ring<T, 2> pipe; }};
   static void setup(host& h, args& g) {{
