@@ -51,7 +51,7 @@ def explain(verdict: Verdict) -> list[str]:
     if not verdict.correct:
         lines.append(f"  stage: {verdict.stage}{_place(verdict.evidence)}")
     lines += ["", *_wrapped(verdict.summary)]
-    for section in (_diagnostics, _violations, _waits, _findings):
+    for section in (_diagnostics, _violations, _waits, _findings, _replays):
         lines += section(verdict.evidence)
     if verdict.timings:
         lines += ["", *_timings(verdict.timings)]
@@ -65,7 +65,8 @@ def _knobs(verdict: Verdict) -> str:
 
 
 def _place(evidence: Mapping[str, Any]) -> str:
-    words = {"shape": "shape", "world_size": "ranks", "schedule_seed": "schedule"}
+    words = {"shape": "shape", "world_size": "ranks", "schedule_seed": "schedule",
+             "schedule": "schedule"}  # fmt: skip
     names = (*words, "launch", "rank", "block", "role")
     parts = [f"{words.get(name, name)} {evidence[name]}" for name in names if name in evidence]
     return f", {', '.join(parts)}" if parts else ""
@@ -113,6 +114,16 @@ def _waits(evidence: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(rows)
     if len(records) > _MOST_WAITS:
         yield f"  and {len(records) - _MOST_WAITS} more that wait"
+
+
+def _replays(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """The run that failed, and the smallest one that fails in the same way."""
+    if "replay" in evidence:
+        yield ""
+        yield f"  replay: {evidence['replay']}"
+    smallest = evidence.get("smallest")
+    if isinstance(smallest, Mapping) and "replay" in smallest:
+        yield f"  smallest: {smallest['replay']}"
 
 
 def _waited_for(record: Mapping[str, Any]) -> str:

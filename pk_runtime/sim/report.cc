@@ -182,10 +182,10 @@ void finish_run() {
 }
 
 void write_exploration(const exploration_summary& e) {
-  std::string finding;
-  if (std::FILE* file = e.stopped == "finding" ? std::fopen(finding_file, "r") : nullptr) {
+  std::string of_last;  // the report of the run that found something, or of the last that finished
+  if (std::FILE* file = std::fopen(e.stopped == "finding" ? finding_file : finished_file, "r")) {
     char text[4096];
-    for (std::size_t n; (n = std::fread(text, 1, sizeof text, file)) > 0;) finding.append(text, n);
+    for (std::size_t n; (n = std::fread(text, 1, sizeof text, file)) > 0;) of_last.append(text, n);
     std::fclose(file);
   }
   std::vector<std::string> kinds;
@@ -195,7 +195,7 @@ void write_exploration(const exploration_summary& e) {
       field("redundant", e.redundant), quoted("complete") + (e.complete ? ": true" : ": false"),
       field("steps", double(e.steps)), field("stopped_by", e.stopped), field("last_schedule", e.last),
       quoted("outputs") + ": " + array(kinds)};
-  if (!finding.empty()) fields.push_back(quoted("finding") + ": " + finding);
+  if (!of_last.empty()) fields.push_back(quoted("last_report") + ": " + of_last);
   write_and_exit(fields, ending::finished);
 }
 
