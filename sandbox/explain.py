@@ -174,6 +174,9 @@ def _measured(timing: Timing) -> str:
         ]
         if medians:
             parts.append(f"{mode} {', '.join(medians)} us;")
+    between = timing.detail.get("speedup_interval")
+    if isinstance(between, list) and len(between) == 2:
+        parts.append(f"speedup between {between[0]:.2f} and {between[1]:.2f} (95 %);")
     rates = timing.detail.get("achieved")
     if isinstance(rates, Mapping):
         parts += [f"{rate:g} {name.replace('_per_', '/').replace('_', ' ')};"

@@ -6,11 +6,7 @@ reference, golden, comparison, verdict) stays in this process. Whatever fails on
 """
 
 import dataclasses
-import hashlib
-import importlib.metadata
-import json
 import os
-import platform
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,32 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pk_runtime.candidate import Candidate, CandidateError, resolved_knobs, validate
 from pk_runtime.compiler import Compiler
 from pk_runtime.execution import ExecutionError, Executor
 from pk_runtime.simulator import Simulator
 from pk_runtime.target import Target
-from pk_runtime.toolchain import gxx
 from problems.description import Description
 from problems.errors import ProblemError, UnknownShape
 from problems.hosting import InProcessHost, ProblemHost
 from sandbox.gpu.judging import GpuJudging
 from sandbox.gpu.machine import TargetNotAvailable as TargetNotAvailable
 from sandbox.isolation import Capabilities
-from sandbox.problem_host import CustomProblem, ProblemSource, digest_of, open_host
+from sandbox.problem_host import CustomProblem, ProblemSource, open_host
 from sandbox.rules import scan
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build
 from sandbox.stages.check import Check, plan
 from sandbox.verdict import Depth, Stage, Status, Timing, Verdict
-
-JUDGE_VERSION = "1"
+from sandbox.versions import deciding, of_this_machine
 
 _SHOWN_VIOLATIONS = 20
-_DIGEST = 16
 
 
 class Judge:
@@ -104,6 +95,7 @@ class Judge:
             host = self.host(problem)
             description = host.describe(target.world_size)
             names = _shapes_to_time(description, shapes)
+            draft = dataclasses.replace(draft, shapes=names)
         except ExecutionError as error:
             return self._verdict(draft, problem, None, "infra_error", "scan", _infra(error), ())
         try:
@@ -170,6 +162,8 @@ class Judge:
             knobs=_knobs(draft.candidate),
             isolation=self._isolation(),
             versions=self._versions(problem, draft.target),
+            source=draft.candidate.source_digest(),
+            shapes=draft.shapes,
         )
 
     def _must_run_on_gpus(self, problem: ProblemSource, target: Target) -> None:
@@ -188,23 +182,8 @@ class Judge:
         return found.to_dict()
 
     def _versions(self, problem: ProblemSource, target: Target) -> dict[str, str]:
-        sheet = json.dumps(dataclasses.asdict(target.sheet), sort_keys=True).encode()
-        versions = {
-            "pkforge": _own_version(),
-            "judge": JUDGE_VERSION,
-            "problem": digest_of(problem)[:_DIGEST],
-            "sheet": f"{target.sheet.name}@{hashlib.sha256(sheet).hexdigest()[:_DIGEST]}",
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-        }
-        if target.backend != "sim":
-            versions |= self._gpus.versions()
-        try:
-            versions["compiler"] = gxx().version
-            versions["simulator"] = self._compiler.engine().parent.name[:_DIGEST]
-        except Exception as error:  # noqa: BLE001 - a verdict is still worth having without them
-            versions["compiler"] = f"unavailable: {type(error).__name__}"
-        return versions
+        versions = {**deciding(problem, target), **of_this_machine(self._compiler)}
+        return versions if target.backend == "sim" else versions | self._gpus.versions()
 
 
 @dataclass(frozen=True)
@@ -215,6 +194,7 @@ class _Draft:
     target: Target
     depth: Depth
     seed: int
+    shapes: tuple[str, ...] = ()
 
 
 class _Guarded:
@@ -277,13 +257,6 @@ def _infra(error: Exception) -> dict[str, Any]:
         "summary": f"No verdict on the candidate: {what}: {error}",
         "fault": type(error).__name__,
     }
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("pkforge")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -74,8 +74,8 @@ class Verdict:
 
     `evidence` always has "summary", a paragraph for the candidate's author. `isolation` is the
     capability report of the sandbox, `versions` what is needed to repeat the judgement, `candidate`
-    the candidate's digest and `knobs` every knob's value. The `seed` drew inputs and schedules; it
-    was secret until now.
+    the candidate's digest, `source` that of its files alone, `knobs` every knob's value; `shapes`
+    were to be timed. The `seed` drew inputs and schedules; it was secret until now.
     """
 
     status: Status
@@ -91,6 +91,8 @@ class Verdict:
     knobs: dict[str, int] = field(default_factory=dict)
     isolation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    source: str = ""
+    shapes: tuple[str, ...] = ()
 
     @property
     def correct(self) -> bool:
@@ -135,6 +137,8 @@ class Verdict:
             knobs=_table(data, "knobs"),
             isolation=_table(data, "isolation"),
             versions=_table(data, "versions"),
+            source=_text({"source": "", **data}, "source"),
+            shapes=tuple(map(str, data.get("shapes") or ())),
         )
 
 

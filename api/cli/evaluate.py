@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    file: Annotated[Path, typer.Argument(help="Kernel source (.cu, .py) or bundle (.zip).")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Kernel source (.cu, .py) or bundle (.zip).")
+    ] = None,
     problem: Annotated[
         str | None,
         typer.Option(help="Slug or number, or a problem file (.py). A bundle names its own."),
@@ -44,6 +46,10 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Check one small shape only, as a search does.")
     ] = False,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees."),
+    ] = None,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Run without a sandbox; the verdict says so.")
     ] = False,
@@ -52,15 +58,25 @@ def evaluate(
     """Build, check and time one kernel; prints a verdict that explains itself.
 
     Exit: 0 correct, 1 judged and not correct, 2 usage, 3 not found, 5 the judge could not work.
+    With --replay: 0 the repetition agrees, 1 it does not.
     """
     from api.cli.candidates import read_candidate
-    from api.cli.console import print_json
-    from api.cli.exits import ExitCode
+    from api.cli.exits import CliError, ExitCode
     from api.cli.options import settings
-    from api.cli.verdict_view import print_verdict
+    from api.cli.replay import repeated
 
-    given = read_candidate(file, knob or (), language)
     chosen = settings(**({"allow_no_isolation": True} if no_isolation else {}))
+    first = None
+    if replay is not None:
+        if target or shape or knob or seed is not None or quick:
+            told = "--target, --shape, --knob, --seed and --quick come from the verdict"
+            raise CliError(ExitCode.USAGE, f"--replay goes without other choices: {told}")
+        given, first = repeated(replay, file, chosen)
+        quick = first.depth == "quick"
+    elif file is None:
+        raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
+    else:
+        given = read_candidate(file, knob or (), language)
     executor = _executor(chosen)
     verdict = _judge(
         chosen,
@@ -73,13 +89,28 @@ def evaluate(
         quick=quick,
         as_json=as_json,
     )
+    raise typer.Exit(_answer(verdict, first, as_json))
+
+
+def _answer(verdict: Verdict, first: Verdict | None, as_json: bool) -> int:
+    """Print the verdict, and what it says of the one it repeats; the exit code."""
+    from api.cli.console import print_json, safe, stdout
+    from api.cli.exits import ExitCode
+    from api.cli.verdict_view import print_verdict
+    from sandbox.replay import compare
+
+    agreement = None if first is None else compare(first, verdict)
+    data = verdict.to_json()
     if as_json:
-        print_json(verdict.to_json())
+        print_json(data if agreement is None else {"verdict": data, "replay": agreement.to_json()})
     else:
-        print_verdict(verdict.to_json())
+        print_verdict(data)
+        if agreement is not None:
+            stdout().print(f"\n{safe(agreement.summary)}", markup=False)
     if verdict.status == "infra_error":
-        raise typer.Exit(ExitCode.SERVICE)
-    raise typer.Exit(ExitCode.OK if verdict.correct else ExitCode.NOT_CORRECT)
+        return ExitCode.SERVICE
+    good = verdict.correct if agreement is None else agreement.agrees
+    return ExitCode.OK if good else ExitCode.NOT_CORRECT
 
 
 def _named(option: str | None, told: str | None, name: str) -> str:

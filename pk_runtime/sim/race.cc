@@ -116,12 +116,12 @@ std::string waited(const release_note& n, const worker_clock& later, const acces
   return printf_string(", and the %s has not waited for '%s' before", name.c_str(), n.counter->name.c_str());
 }
 
-// A signal by another role of the block of the one that should have signalled.
-const release_note* signal_of_another_role(const worker_clock& k, const access& a, int to, const worker_clock** by) {
+// A signal or barrier by another role of the block of the one that should have made it.
+const release_note* release_by_another_role(const worker_clock& k, const access& a, int to, const worker_clock** by) {
   for (const worker_clock* other : order::workers()) {
     if (other == &k || other->host || !same_block(*other, k)) continue;
     for (const release_note& n : other->releases)
-      if (n.kind == release_note::signal && n.launch == a.launch && n.rank == to) return *by = other, &n;
+      if (n.counter != nullptr && n.launch == a.launch && n.rank == to) return *by = other, &n;
   }
   return nullptr;
 }
@@ -159,8 +159,8 @@ std::string missing(const epoch& e, const access& a, const access& b) {
                                                                                       name_of(later.role));
   if (e.beside && e.agent == k.wgmmas) return name + " has no mma_wait after it before it lets go of the tile";
   const worker_clock* by = nullptr;
-  if (const release_note* n = signal_of_another_role(k, a, later.rank, &by))
-    return printf_string("the %s of that block %s%s, but a signal publishes only what its own role has stored",
+  if (const release_note* n = release_by_another_role(k, a, later.rank, &by))
+    return printf_string("the %s of that block %s%s, but that publishes only what its own role has stored",
                          name_of(by->role), released(*n).c_str(), mark_of(n->at).c_str());
   return name + " publishes nothing after that: no signal, barrier or ring commit follows";
 }

@@ -9,7 +9,7 @@
 
 #include "race.h"
 #include "report.h"
-#include "world.h"
+#include "search.h"
 
 namespace pk::sim {
 
@@ -54,18 +54,22 @@ namespace {
 
 constexpr int most_waits = 64;
 
-[[noreturn]] void write_and_exit(std::vector<std::string> fields, bool with_race = true) {
-  // What else went wrong may well follow from a race.
-  if (with_race && race_was_found()) {
-    std::vector<std::string> race = race_fields();
-    race.insert(race.begin(), field("summary", race_summary()));
-    fields.push_back(quoted("race") + ": " + object(race));
-  }
-  std::FILE* file = std::fopen("report.json", "w");
+// What else went wrong may well follow from a race.
+std::string race_object() {
+  std::vector<std::string> race = race_fields();
+  race.insert(race.begin(), field("summary", race_summary()));
+  return quoted("race") + ": " + object(race);
+}
+
+[[noreturn]] void write_and_exit(std::vector<std::string> fields, bool finished = false) {
+  if (race_was_found() && fields.front() != field("outcome", "race")) fields.push_back(race_object());
+  note_steps(w.steps);
+  std::FILE* file = std::fopen(exploring() ? finding_file : "report.json", "w");
   if (file == nullptr) _exit(70);
   const std::string text = object(fields) + "\n";
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
+  if (exploring()) end_of_branch(finished ? branch::finished : branch::failed);
   _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
 }
 
@@ -211,7 +215,7 @@ void finish_run() {
   if (race_was_found()) {
     std::vector<std::string> fields = race_fields();
     fields.insert(fields.begin(), {field("outcome", "race"), field("summary", race_summary())});
-    write_and_exit(fields, false);
+    write_and_exit(fields);
   }
   check_signal_totals();
   std::vector<std::string> ranks;
@@ -229,6 +233,24 @@ void finish_run() {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
   }
+  write_and_exit(fields, true);
+}
+
+void write_exploration(const exploration_summary& e) {
+  std::string finding;
+  if (std::FILE* file = e.stopped == "finding" ? std::fopen(finding_file, "r") : nullptr) {
+    char text[4096];
+    for (std::size_t n; (n = std::fread(text, 1, sizeof text, file)) > 0;) finding.append(text, n);
+    std::fclose(file);
+  }
+  std::vector<std::string> kinds;
+  for (const std::string& s : e.output_schedules) kinds.push_back(quoted(s));
+  std::vector<std::string> fields = {
+      field("outcome", "explored"), field("kernel", pk_program.name), field("schedules_run", e.run),
+      field("redundant", e.redundant), quoted("complete") + (e.complete ? ": true" : ": false"),
+      field("steps", double(e.steps)), field("stopped_by", e.stopped), field("last_schedule", e.last),
+      quoted("outputs") + ": " + array(kinds)};
+  if (!finding.empty()) fields.push_back(quoted("finding") + ": " + finding);
   write_and_exit(fields);
 }
 

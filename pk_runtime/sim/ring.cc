@@ -35,6 +35,7 @@ int ring_acquire(fiber& f, ring_core& r) {
     park(f, waiting_for::free_slot);
   }
   const int slot = int(r.acquired % r.depth);
+  w.m->observe(f, &r.released, r.acquired - unsigned(r.depth));
   f.now = std::max(f.now, r.free_at[slot]);
   r.full_at[slot] = f.now;
   r.loads_in_flight[slot] = 0;
@@ -57,6 +58,7 @@ void ring_commit(fiber& f, ring_core& r) {
   const int slot = int(r.committed % r.depth);
   r.full_at[slot] = std::max(r.full_at[slot], f.now);
   order::commit_slot(f, r, slot);
+  w.m->publish(f, &r.committed, r.committed);
   ++r.committed;
   if (has_data(r)) wake(r.waiting_consumer, r.full_at[r.waited % r.depth]);
 }
@@ -75,6 +77,7 @@ int ring_wait(fiber& f, ring_core& r) {
     f.waited[int(waiting_for::data)] += r.full_at[slot] - f.now;
     f.now = r.full_at[slot];
   }
+  w.m->observe(f, &r.committed, r.waited);
   ++r.waited;
   order::wait_slot(f, r, slot);
   return slot;
@@ -87,6 +90,7 @@ void ring_release(fiber& f, ring_core& r) {
   order::drained(f, true);
   order::release_slot(f, r, int(r.released % r.depth));
   r.free_at[r.released % r.depth] = f.now;
+  w.m->publish(f, &r.released, r.released);
   ++r.released;
   wake(r.waiting_producer, f.now);
 }
@@ -165,8 +169,12 @@ void check_signal(const fiber& f, const counters& c, const char* what, int rank,
 void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for reason) {
   const int index = c.index(slot, f.home->launch);
   w.m->in_order(f);
+  f.counter = &c, f.slot = slot, f.wanted = wanted;
+  if (c.value[index] >= c.base(f.home->launch) + wanted && w.m->pauses_at_waits()) {
+    w.m->ready(f, f.now);
+    park(f, reason);
+  }
   while (c.value[index] < c.base(f.home->launch) + wanted) {
-    f.counter = &c, f.slot = slot, f.wanted = wanted;
     c.waiting[index].push_back(&f);
     park(f, reason);
   }

@@ -67,6 +67,7 @@ void post(fiber& f, const mailbox_ref& m, int rank, int slot, const tile_ref& v)
   box& b = box_of(rank, m);
   letter& l = b.at(rank_of(f), slot, f.home->launch);
   use_once(f, l.posted, printf_string("posts to mailbox '%s' slot %d of rank %d", b.name.c_str(), slot, rank));
+  w.m->publish(f, &l, 0);
   auto s = leaving(v);
   s->mail = &l, s->to = rank, s->launch = f.home->launch;
   w.m->store(f, std::move(s));
@@ -85,6 +86,7 @@ void take(fiber& f, const mailbox_ref& m, int source, int slot, const tile_ref& 
     l.waiting = &f;
     park(f, waiting_for::mailbox);
   }
+  w.m->observe(f, &l, 0);
   w.m->read_letter(f, l, v, asked);
 }
 

@@ -101,7 +101,7 @@ class timing final : public machine {
   }
 
   void begin(int) override {}
-  void end(int) override {}
+  void end(int rank) override { launch_left(rank); }
 
   void in_order(fiber& f) override {
     if (queue_.empty() || queue_.top().at >= f.now) return;

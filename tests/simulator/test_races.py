@@ -1,5 +1,7 @@
-"""Races: named under every schedule, the eager one included, with both accesses and what is missing.
-Every defect stands next to the kernel without it."""
+"""Races: named under every schedule, eager included, with both accesses and what is missing.
+
+Every defect stands next to the kernel without it.
+"""
 
 from typing import Any
 
@@ -18,7 +20,7 @@ LAUNCHES = 3
 PUSH = """
   using T = tile<bf16, 64, 64>;
   struct args {{
-    layout<bf16> x, y; parallel_layout<bf16> inbox; signals sent; 
+    layout<bf16> x, y; parallel_layout<bf16> inbox; signals sent;
   }};
   struct shared {{ copy_ring<T, 2> pipe; }};
   static void setup(host& h, args& g) {{
@@ -107,7 +109,7 @@ PUSH_DEFECTS = {
         {"loader_signals": SIGNAL, "storer_signals": ""},
         "read_before_write",
         ["the loader of that block signals 'sent' slot 0 of rank",
-         "a signal publishes only what its own role has stored"],
+         "that publishes only what its own role has stored"],
     ),
     "wait for less than all": (
         {"per_launch": "2", "loader_signals": SIGNAL},
