@@ -33,7 +33,20 @@ COMPILE_LIMITS = Limits(COMPILE_WALL_S, COMPILE_MEMORY_BYTES, file_bytes=COMPILE
 
 # -H lists the headers that are opened: a log that quotes a foreign file is thrown away.
 GCC_MESSAGES = ("-fno-diagnostics-show-caret", "-fdiagnostics-color=never", "-fmessage-length=0")
-SIMULATOR_FLAGS = ("-std=c++20", "-O1", "-g0", "-Wall", "-Werror=return-type", "-H", *GCC_MESSAGES)
+SIMULATOR_FLAGS = (
+    "-std=c++20",
+    "-O1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-Wall",
+    "-Werror=return-type",
+    "-H",
+    *GCC_MESSAGES,
+    # A kernel has no pointers: out of its own memory it could only index, and that ends the run.
+    "-fsanitize=bounds-strict",
+    "-fsanitize-undefined-trap-on-error",
+    "-Werror=vla",
+)
 # The whole engine is linked: a candidate's own main() must clash with it, not replace it.
 WHOLE, END_WHOLE = ("-Wl,--whole-archive",), ("-Wl,--no-whole-archive",)
 ENGINE_FLAGS = ("-std=c++20", "-O2", "-g0", *GCC_MESSAGES)

@@ -179,6 +179,7 @@ class Sheet:
     architecture: str
     world_size: int
     multicast: bool
+    calibrated: bool  # false: made of published figures, times are good for ranking only
     chip: Chip
     peaks: Peaks
     simulator: SimulatorScalars

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <string>
 
-#include "world.h"
+#include "race.h"
+#include "report.h"
+#include "search.h"
+#include "trace.h"
 
 namespace pk::sim {
 
@@ -24,10 +27,6 @@ std::string describe(const fiber& f) {
   return printf_string("rank %d block %d %s (launch %d)", f.home->rank, f.home->index, name_of(f.role), f.home->launch);
 }
 
-namespace {
-
-constexpr int most_waits = 64;
-
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
@@ -41,27 +40,43 @@ std::string quoted(const std::string& text) {
 std::string field(const char* name, const std::string& text) { return quoted(name) + ": " + quoted(text); }
 std::string field(const char* name, double value) { return quoted(name) + printf_string(": %.9g", value); }
 
+namespace {
 std::string joined(const std::vector<std::string>& parts) {
   std::string out;
   for (const auto& p : parts) out += (out.empty() ? "" : ", ") + p;
   return out;
 }
+}  // namespace
 
 std::string object(const std::vector<std::string>& fields) { return "{" + joined(fields) + "}"; }
 std::string array(const std::vector<std::string>& items) { return "[" + joined(items) + "]"; }
 
-[[noreturn]] void write_and_exit(const std::vector<std::string>& fields) {
-  std::FILE* file = std::fopen("report.json", "w");
+namespace {
+
+constexpr int most_waits = 64;
+
+enum class ending { finished, raced, failed };
+
+[[noreturn]] void write_and_exit(std::vector<std::string> fields, ending how = ending::failed) {
+  note_steps(w.steps);
+  // What else went wrong may well follow from a race.
+  if (how == ending::failed && race_was_found()) {
+    std::vector<std::string> race = race_fields();
+    race.insert(race.begin(), field("summary", race_summary()));
+    fields.push_back(quoted("race") + ": " + object(race));
+  }
+  std::FILE* file = std::fopen(exploring() ? finding_file : "report.json", "w");
   if (file == nullptr) _exit(70);
   const std::string text = object(fields) + "\n";
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
+  if (exploring()) end_of_branch(how == ending::finished ? branch::finished : branch::failed);
   _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
 }
 
 std::vector<std::string> place(const fiber& f) {
   return {field("rank", f.home->rank), field("block", f.home->index), field("role", name_of(f.role)),
-          field("launch", f.home->launch)};
+          field("launch", f.home->launch), field("line", mark_of(f.at))};
 }
 
 const fiber* partner(const fiber& f, bool producer) {
@@ -148,8 +163,21 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
     out.insert(out.end(), {field("waits_for", data ? "ring_data" : "ring_slot"), field("ring", r.id),
                            field("expected", expected), field("seen", seen)});
   }
+  sentence += mark_of(f.at);
   out.push_back(field("text", sentence));
   return object(out);
+}
+
+// Ends of the blocks' work, averaged: after these a part of the SMs is idle.
+std::vector<std::string> mean_ends(const rank_state& r) {
+  double last_mma = 0, ended = 0;
+  int compute = 0, working = 0;
+  for (const auto& b : r.blocks) {
+    if (!b->communicator) last_mma += b->tensor_free, ++compute;
+    if (b->ended > 0) ended += b->ended, ++working;
+  }
+  return {field("mean_last_mma_us", last_mma / std::max(compute, 1)), field("mean_ended_us", ended / std::max(working, 1)),
+          field("ended_us", r.left_at), field("blocks", compute), field("working_blocks", working)};
 }
 
 std::string rank_usage(int rank) {
@@ -165,12 +193,27 @@ std::string rank_usage(int rank) {
     for (int i = 1; i < wait_reasons; ++i)
       if (waits[role][i] > 0)
         waited.push_back(field((std::string(name_of(sim::role(role))) + "." + reasons[i]).c_str(), waits[role][i]));
-  return object({field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
+  std::vector<std::string> fields = mean_ends(r);
+  fields.insert(fields.end(), {field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
                  field("vector_busy_us", u.vector), field("hbm_busy_us", u.hbm), field("l2_busy_us", u.l2),
                  field("link_out_busy_us", u.link_out), field("link_in_busy_us", u.link_in), field("flops", u.flops),
                  field("hbm_bytes", u.hbm_bytes), field("l2_bytes", u.l2_bytes), field("link_out_bytes", u.out_bytes),
                  field("link_in_bytes", u.in_bytes), field("l2_hits", u.l2_hits), field("l2_misses", u.l2_misses),
                  quoted("waited_us") + ": " + object(waited)});
+  return object(fields);
+}
+
+// What the whole time went to, along the chain of causes that ends with the last worker; see path.h. The rest of
+// time_us is the launch.
+std::string critical_path(double end) {
+  int rank = 0;
+  for (int r = 1; r < w.ask.world; ++r)
+    if (w.ranks[std::size_t(r)].left_at > w.ranks[std::size_t(rank)].left_at) rank = r;
+  path p = w.ranks[std::size_t(rank)].went;
+  p.us[int(spent::synchronization)] += end - p.until;
+  return object({field("rank", rank), field("compute_us", p.us[int(spent::compute)]),
+                 field("memory_us", p.us[int(spent::memory)]), field("link_us", p.us[int(spent::link)]),
+                 field("synchronization_us", p.us[int(spent::synchronization)])});
 }
 
 // A counter that is used gets exactly per_launch signals in every launch; otherwise a later launch starts
@@ -197,6 +240,11 @@ void check_signal_totals() {
 }  // namespace
 
 void finish_run() {
+  if (race_was_found()) {
+    std::vector<std::string> fields = race_fields();
+    fields.insert(fields.begin(), {field("outcome", "race"), field("summary", race_summary())});
+    write_and_exit(fields, ending::raced);
+  }
   check_signal_totals();
   std::vector<std::string> ranks;
   double end = 0;
@@ -206,10 +254,42 @@ void finish_run() {
   }
   std::vector<std::string> fields = {field("outcome", "finished"), field("kernel", pk_program.name),
                                      field("steps", double(w.steps)), field("comm_sms", pk_program.comm_sms)};
-  if (w.ask.timing) {
-    fields.push_back(field("time_us", end + w.ask.parameter("graph_launch_us")));
-    fields.push_back(quoted("ranks") + ": " + array(ranks));
+  std::vector<std::string> notes;
+  for (const std::string& text : race_notes()) notes.push_back(quoted(text));
+  if (!notes.empty()) fields.push_back(quoted("notes") + ": " + array(notes));
+  std::vector<std::string> asked;
+  for (const rank_state& r : w.ranks) {
+    std::vector<std::string> each;
+    for (const auto& [name, value] : figures(r.asked)) each.push_back(field(name, value / w.ask.launches));
+    asked.push_back(object(each));
   }
+  fields.push_back(quoted("demand") + ": " + array(asked));
+  if (w.ask.timing) {
+    const double launch = w.ask.parameter("graph_launch_us") + w.ask.parameter("enter_us");  // before any role begins
+    fields.push_back(field("time_us", end + launch));
+    fields.push_back(field("launch_us", launch));
+    fields.push_back(quoted("path") + ": " + critical_path(end));
+    fields.push_back(quoted("ranks") + ": " + array(ranks));
+    write_trace();
+  }
+  write_and_exit(fields, ending::finished);
+}
+
+void write_exploration(const exploration_summary& e) {
+  std::string finding;
+  if (std::FILE* file = e.stopped == "finding" ? std::fopen(finding_file, "r") : nullptr) {
+    char text[4096];
+    for (std::size_t n; (n = std::fread(text, 1, sizeof text, file)) > 0;) finding.append(text, n);
+    std::fclose(file);
+  }
+  std::vector<std::string> kinds;
+  for (const std::string& s : e.output_schedules) kinds.push_back(quoted(s));
+  std::vector<std::string> fields = {
+      field("outcome", "explored"), field("kernel", pk_program.name), field("schedules_run", e.run),
+      field("redundant", e.redundant), quoted("complete") + (e.complete ? ": true" : ": false"),
+      field("steps", double(e.steps)), field("stopped_by", e.stopped), field("last_schedule", e.last),
+      quoted("outputs") + ": " + array(kinds)};
+  if (!finding.empty()) fields.push_back(quoted("finding") + ": " + finding);
   write_and_exit(fields);
 }
 
@@ -240,14 +320,16 @@ void report_deadlock() {
 }
 
 void report_fault(const fiber* f, const std::string& kind, const std::string& message) {
-  std::vector<std::string> fields = {field("outcome", "fault"), field("kind", kind), field("summary", message)};
+  std::vector<std::string> fields = {field("outcome", "fault"), field("kind", kind),
+                                     field("summary", message + (f == nullptr ? "" : mark_of(f->at)))};
   if (f != nullptr)
     for (auto& p : place(*f)) fields.push_back(p);
   write_and_exit(fields);
 }
 
 void report_timeout(const std::string& message) {
-  std::vector<std::string> fields = {field("outcome", "timeout"), field("summary", message)};
+  std::vector<std::string> fields = {field("outcome", "timeout"),
+                                     field("summary", message + (w.running == nullptr ? "" : mark_of(w.running->at)))};
   if (w.running != nullptr)
     for (auto& p : place(*w.running)) fields.push_back(p);
   write_and_exit(fields);

@@ -31,7 +31,10 @@ class timing final : public machine {
       return;
     }
     ++ring.loads_in_flight[slot];
-    pull(f, area, src.owner, start, [&ring, slot](double there) { load_landed(ring, slot, there); });
+    pull(f, area, src.owner, start, [&ring, slot, &home = *f.home](double there) {
+      slot_landed(home, ring, slot, there);
+      load_landed(ring, slot, there);
+    });
   }
 
   double load_slab(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) override {
@@ -54,18 +57,21 @@ class timing final : public machine {
       p.waiting = &f;
       park(f, waiting_for::load);
     }
+    f.remote_until = std::max(f.remote_until, p.at);
     return p.at;
   }
 
   void store(fiber& f, std::shared_ptr<pending_store> s) override {
     in_order(f);
     const bool mail = s->mail != nullptr;
-    const int to = mail ? s->to : s->dst.owner;
+    const int to = s->target();
     footprint area{.bytes = flagged_bytes(s->src)};
     if (!mail) area = covered(s->src, s->dst, s->at);
     const double start = s->registers ? f.now : issue(f, area);
+    s->went = f.went;
     if (to == rank_of(f)) keep(f, *s, area, start);
     else push(f, s, to, area, start);
+    charge_transfer(f, to != rank_of(f), "store: leaving");
     f.stores.push_back(std::move(s));
   }
 
@@ -89,6 +95,7 @@ class timing final : public machine {
       f.waited[int(waiting_for::store)] += std::max(0.0, until - f.now);
       f.now = std::max(f.now, until);
     }
+    charge_stores(f, reads_only);
     std::erase_if(f.stores, [&](const auto& s) { return s->known_at <= f.now; });
   }
 
@@ -97,13 +104,17 @@ class timing final : public machine {
     in_order(f);
     if (under_way_[std::size_t(rank_of(f))].wait(f)) park(f, waiting_for::store);
     f.now = std::max(f.now, f.signal_known_at) + cost_.release;
+    charge(f, spent::synchronization, "signal");
     in_order(f);
     const bool own = target == rank_of(f);
     f.signal_known_at = f.now + (own ? cost_.l2_latency : cost_.peer_latency);
     deliver(c, slot, f.home->launch, rank_of(f), f.now + (own ? cost_.local_flag_latency : cost_.flag_latency));
   }
 
-  void look(fiber& f) override { f.now += cost_.acquire; }
+  void look(fiber& f) override {
+    f.now += cost_.acquire;
+    charge(f, spent::synchronization, "look at a signal");
+  }
 
   void ready(fiber& f, double at) override {
     f.now = std::max(f.now, at);
@@ -112,7 +123,7 @@ class timing final : public machine {
 
   void hold(int rank, std::int64_t first_box, std::int64_t boxes) override { memory_.hold(rank, first_box, boxes); }
   void begin(int) override {}
-  void end(int) override {}
+  void end(int rank) override { launch_left(rank); }
 
   void in_order(fiber& f) override {
     if ((queue_.empty() || queue_.top().at >= f.now) && links_.next() >= f.now) return;
@@ -132,11 +143,13 @@ class timing final : public machine {
   void mma_wait(fiber& f, int pending) override {
     const auto left = std::uint64_t(std::clamp(pending, 0, 7));
     if (f.mma_issued > left) f.now = std::max(f.now, f.mma_done[(f.mma_issued - left - 1) % 8]);
+    charge(f, spent::compute, "multiply");
   }
 
   void vector_work(fiber& f, double elements, double shared_bytes) override {
     const double duration = elements / cost_.elements + shared_bytes / cost_.shared;
     f.now += duration;
+    charge(f, spent::compute, "elementwise");
     w.ranks[rank_of(f)].used.vector += duration;
   }
 
@@ -206,7 +219,7 @@ class timing final : public machine {
     if (s.registers) f.now = s.read_at;
     else s.read_at += cost_.tma_latency;
     s.landed_at = s.known_at = s.read_at + cost_.l2_latency, s.landed = true;
-    if (s.mail != nullptr) deliver(*s.mail, s.launch, {}, s.landed_at);
+    if (s.mail != nullptr) deliver_letter(s);
   }
 
   // To a peer. Registers are free when the SM has sent them; a tile when it has passed the links.
@@ -221,10 +234,15 @@ class timing final : public machine {
       into_memory(to, *s, a, passed);
       s->read_at = std::max(passed, sent) + (s->registers ? 0 : cost_.tma_latency), s->landed_at = s->read_at + cost_.link_latency;
       s->known_at = s->read_at + cost_.peer_latency, s->landed = true;
-      if (s->mail != nullptr) deliver(*s->mail, s->launch, {}, s->landed_at);
+      if (s->mail != nullptr) deliver_letter(*s);
       wake(s->waiting, s->read_at);
       under_way.end(number, [&](fiber& waits) { ready(waits, s->known_at); });
     });
+  }
+
+  static void deliver_letter(pending_store& s) {
+    s.mail->went = s.went;
+    deliver(*s.mail, s.launch, {}, s.landed_at);
   }
 
   void cross(int from, int to, mechanism how, double bytes, double at, links::done then) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "trace.h"
+
 namespace pk::sim {
 
 namespace {
@@ -53,7 +55,14 @@ void links::advance() {
 }
 
 void links::move_to(double at) {
-  for (int i : active_) streams_[i].passed += streams_[i].rate * (at - now_);
+  for (int i : active_) {
+    stream& s = streams_[i];
+    const double bytes = s.rate * (at - now_) * double(s.flows.size()) / s.weight;
+    const double busy = bytes / rates_[i % mechanisms];
+    trace_port(s.from, port::link_out, now_, at, busy, bytes);
+    trace_port(s.to - ranks_, port::link_in, now_, at, busy, bytes);
+    s.passed += s.rate * (at - now_);
+  }
   now_ = at;
 }
 

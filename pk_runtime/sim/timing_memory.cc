@@ -1,5 +1,7 @@
 #include "timing_memory.h"
 
+#include "trace.h"
+
 namespace pk::sim {
 
 namespace {
@@ -51,21 +53,24 @@ double memories::pass_l2(int rank, double bytes, double at) {
   return ports_[std::size_t(rank)].l2.serve(at, bytes / rates_.l2);
 }
 
-double memories::read(int rank, const footprint& a, double at) {
+double memories::pass_hbm(int rank, double bytes, double at) {
   usage& u = w.ranks[std::size_t(rank)].used;
+  const double duration = bytes / rates_.hbm, done = ports_[std::size_t(rank)].hbm.serve(at, duration);
+  u.hbm += duration, u.hbm_bytes += bytes;
+  trace_port(rank, port::hbm, done - duration, done, duration, bytes);
+  return done;
+}
+
+double memories::read(int rank, const footprint& a, double at) {
   const double missing = missing_share(rank, a) * a.bytes_of_boxes;
   double done = pass_l2(rank, a.bytes, at) + rates_.l2_latency;
-  if (missing > 0)
-    done = std::max(done, ports_[std::size_t(rank)].hbm.serve(at, missing / rates_.hbm) + rates_.hbm_latency);
-  u.hbm += missing / rates_.hbm, u.hbm_bytes += missing;
+  if (missing > 0) done = std::max(done, pass_hbm(rank, missing, at) + rates_.hbm_latency);
   return done;
 }
 
 double memories::write(int rank, const footprint& a, double at) {
   missing_share(rank, a);
-  ports_[std::size_t(rank)].hbm.serve(at, a.bytes / rates_.hbm);
-  usage& u = w.ranks[std::size_t(rank)].used;
-  u.hbm += a.bytes / rates_.hbm, u.hbm_bytes += a.bytes;
+  pass_hbm(rank, a.bytes, at);
   return pass_l2(rank, a.bytes, at);
 }
 

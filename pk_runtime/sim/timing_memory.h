@@ -46,6 +46,7 @@ class memories {
     server hbm, l2;
   };
   double missing_share(int rank, const footprint&);
+  double pass_hbm(int rank, double bytes, double at);
 
   const costs& rates_;
   std::vector<ports> ports_;

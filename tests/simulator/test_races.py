@@ -1,0 +1,158 @@
+"""Races: named under every schedule, the eager one included, with both accesses and what is missing.
+Every defect stands next to the kernel without it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pk_runtime.compiler import Compiler
+from pk_runtime.sheet import Sheet
+from pk_runtime.simulator import Simulator
+from tests.simulator.running import BF16, body, kernel, run
+
+SEEDS = (0, 1, 2, 3)
+LAUNCHES = 3
+
+# Every rank pushes x into its neighbour's inbox; the neighbour copies the inbox to y.
+PUSH = """
+  using T = tile<bf16, 64, 64>;
+  struct args {{
+    layout<bf16> x, y; parallel_layout<bf16> inbox; signals sent; 
+  }};
+  struct shared {{ copy_ring<T, 2> pipe; }};
+  static void setup(host& h, args& g) {{
+    h.input("x", g.x); h.output("y", g.y);
+    h.scratch("inbox", g.inbox, 2, 64, 64);
+    h.signals("sent", g.sent, 2, {per_launch});
+  }}
+  PK_ROLE loader(issuer self, const args& g, shared& s) {{
+    int next = (self.rank() + 1) % self.world();
+    auto pipe = s.pipe.producer(self);
+    if (self.block() != 0) return;
+    T& t = pipe.acquire(); pipe.load(t, g.x, {{0, 0}}); pipe.commit();
+    {loader_signals}
+    {wait}
+    T& u = pipe.acquire(); pipe.load(u, g.inbox[self.rank()], {{0, 0, 0}}); pipe.commit();
+    {after}
+  }}
+  PK_ROLE storer(issuer self, const args& g, shared& s) {{
+    int next = (self.rank() + 1) % self.world();
+    auto pipe = s.pipe.consumer(self);
+    if (self.block() != 0) return;
+    store_async(self, g.inbox[next], {{0, 0, 0}}, pipe.wait());
+    {storer_signals}
+    pipe.release();
+    store_async(self, g.y, {{0, 0}}, pipe.wait());
+    pipe.release();
+    {last}
+  }}
+"""
+SIGNAL = "signal(self, g.sent, next, 0);"
+RIGHT_PUSH = {"per_launch": "1", "loader_signals": "", "wait": "wait(self, g.sent, 0, 1);",
+              "storer_signals": SIGNAL, "after": "", "last": ""}  # fmt: skip
+
+
+def _push(**defect: str) -> str:
+    return body(PUSH.format(**{**RIGHT_PUSH, **defect}))
+
+
+def _found(
+    compiler: Compiler,
+    simulator: Simulator,
+    sheet: Sheet,
+    source: str,
+    *,
+    world: int = 2,
+    seeds: tuple[int, ...] = SEEDS,
+) -> list[tuple[str, dict[str, Any]]]:
+    """Outcome and report under each schedule, for x[64, 64] in and y[64, 64] out."""
+    program = compiler.simulator(kernel(source))
+    inputs = [
+        [{"x": torch.ones(64, 64, dtype=BF16)} for _ in range(world)] for _ in range(LAUNCHES)
+    ]
+    runs = [run(simulator, program, sheet, inputs, {"y": (64, 64)}, seed=seed) for seed in seeds]
+    return [(found.outcome, found.diagnosis) for found in runs]
+
+
+def _line_of(source: str, text: str) -> int:
+    (number,) = [i for i, line in enumerate(source.splitlines(), 1) if text in line]
+    return number
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {},
+        {"per_launch": "2", "loader_signals": SIGNAL, "wait": "wait(self, g.sent, 0, 2);"},
+    ],
+    ids=["signal", "one signal of each role"],
+)
+def test_no_race_without_a_defect(
+    right: dict[str, str], compiler: Compiler, simulator: Simulator, sheet: Sheet
+) -> None:
+    for outcome, report in _found(compiler, simulator, sheet, _push(**right), world=4):
+        assert outcome == "finished", report
+
+
+# The defect, kind of race, words that the summary must hold.
+PUSH_DEFECTS = {
+    "no wait": (
+        {"wait": ""},
+        "read_before_write",
+        ["loader", "loads tile {0, 0, 0} (64 x 64) of 'inbox' of rank", "storer", "stores",
+         "signals 'sent' slot 0 of rank", "the loader has not waited for 'sent' before"],
+    ),
+    "signal by another role": (
+        {"loader_signals": SIGNAL, "storer_signals": ""},
+        "read_before_write",
+        ["the loader of that block signals 'sent' slot 0 of rank",
+         "a signal publishes only what its own role has stored"],
+    ),
+    "wait for less than all": (
+        {"per_launch": "2", "loader_signals": SIGNAL},
+        "read_before_write",
+        ["signals 'sent' slot 0 of rank", "the loader has waited there for a count of 1",
+         "which other signals can make up"],
+    ),
+    "wait for another slot": (
+        {"per_launch": "1", "loader_signals": "signal(self, g.sent, next, 1);",
+         "wait": "wait(self, g.sent, 1, 1);"},
+        "read_before_write",
+        ["signals 'sent' slot 0 of rank", "the loader has waited only for slot 1"],
+    ),
+    "signal to another rank": (
+        {"storer_signals": "signal(self, g.sent, self.rank(), 0);"},
+        "read_before_write",
+        ["signals 'sent' slot 0 of rank", "a wait looks at the counters of its own rank"],
+    ),
+    "no signal": (
+        {"storer_signals": "", "wait": ""},
+        "read_before_write",
+        ["publishes nothing after that: no signal, barrier or ring commit follows"],
+    ),
+    "rewritten while read": (
+        {"last": "T& v = s.pipe.slots[0]; store_async(self, g.inbox[next], {0, 0, 0}, v);"},
+        "write_after_read",
+        ["storer", "stores tile {0, 0, 0} (64 x 64) of 'inbox'", "loader", "loads",
+         "nothing orders the write after the read"],
+    ),
+    "written twice": (
+        {"last": "T& v = s.pipe.slots[0]; store_async(self, g.inbox[self.rank()], {1, 0, 0}, v);"
+         "store_async(self, g.inbox[next], {1, 0, 0}, v);"},
+        "write_write",
+        ["stores tile {1, 0, 0}", "nothing orders the two writes"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUSH_DEFECTS)
+def test_races_between_ranks_are_named_under_every_schedule(
+    name: str, compiler: Compiler, simulator: Simulator, sheet: Sheet
+) -> None:
+    defect, kind, words = PUSH_DEFECTS[name]
+    for outcome, report in _found(compiler, simulator, sheet, _push(**defect)):
+        assert outcome == "race", report
+        assert report["kind"] == kind, report
+        for word in words:
+            assert word in report["summary"]
