@@ -148,8 +148,9 @@ void finish_run() {
   }
   fields.push_back(quoted("demand") + ": " + array(asked));
   if (w.ask.timing) {
-    fields.push_back(field("time_us", end + w.ask.parameter("graph_launch_us")));
-    fields.push_back(field("launch_us", w.ask.parameter("graph_launch_us")));
+    const double launch = w.ask.parameter("graph_launch_us") + w.ask.parameter("enter_us");  // before any role begins
+    fields.push_back(field("time_us", end + launch));
+    fields.push_back(field("launch_us", launch));
     fields.push_back(quoted("path") + ": " + critical_path(end));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
     write_trace();
