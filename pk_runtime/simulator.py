@@ -175,14 +175,14 @@ class Simulator:
         world_size: int,
         sheet: Sheet,
         compute_sms: int | None = None,
-        resident: bool = False,
+        warm: bool = False,
         wall_s: float = 60.0,
         trace: Path | bool = False,
     ) -> TimingRun:
         """Predicts the time of one launch at full shape, in a CUDA graph of several.
 
         Tensors have shapes and no contents. They come from HBM, as those of a caller who has done
-        something else in between; if `resident`, they are in L2, as those of a loop over one call.
+        something else in between; if `warm`, they are in L2, as those of a loop over one call.
         With all SMs of the sheet, or `compute_sms` beside the kernel's communicator SMs.
         `trace` records what a few blocks of each kind do on every rank, and the use of links and
         memory: True keeps it in the result, a path has it written there as well, as Chrome trace
@@ -192,7 +192,7 @@ class Simulator:
             "mode timing",
             f"world {world_size}",
             f"compute_sms {compute_sms}" if compute_sms else f"sms {sheet.chip.sms}",
-            f"warm {int(resident)}",
+            f"warm {int(warm)}",
             f"wall {wall_s}",
             f"trace {TRACE_BLOCKS if trace else 0}",
             *_tensor_lines(inputs, outputs),

@@ -81,7 +81,7 @@ def _timed(point: MeasuredPoint, program: Path, simulator: Simulator, sheet: She
         outputs=_specs(problem.output_specs(point.dims, point.world_size)),
         world_size=point.world_size,
         sheet=sheet,
-        resident=sum(math.prod(s.shape) * s.dtype.itemsize for s in inputs) < ROTATE_FROM_BYTES,
+        warm=sum(math.prod(s.shape) * s.dtype.itemsize for s in inputs) < ROTATE_FROM_BYTES,
         wall_s=WALL_S,
     )
     if run.outcome != "finished" or run.bottleneck is None:

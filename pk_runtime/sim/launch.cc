@@ -226,7 +226,6 @@ std::deque<int> in_order_of_placement(int blocks) {
 }
 
 void start_launch(int rank, double at) {
-  at += w.ask.timing ? w.ask.parameter("enter_us") : 0;
   rank_state& r = w.ranks[rank];
   past known;
   if (r.launch >= 0) known = r.ended[std::size_t(r.launch)];

@@ -27,30 +27,6 @@ std::string describe(const fiber& f) {
   return printf_string("rank %d block %d %s (launch %d)", f.home->rank, f.home->index, name_of(f.role), f.home->launch);
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') (out += '\\') += c;
-    else if (static_cast<unsigned char>(c) < 0x20) out += printf_string("\\u%04x", c);
-    else out += c;
-  }
-  return out + "\"";
-}
-
-std::string field(const char* name, const std::string& text) { return quoted(name) + ": " + quoted(text); }
-std::string field(const char* name, double value) { return quoted(name) + printf_string(": %.9g", value); }
-
-namespace {
-std::string joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const auto& p : parts) out += (out.empty() ? "" : ", ") + p;
-  return out;
-}
-}  // namespace
-
-std::string object(const std::vector<std::string>& fields) { return "{" + joined(fields) + "}"; }
-std::string array(const std::vector<std::string>& items) { return "[" + joined(items) + "]"; }
-
 void write_and_exit(std::vector<std::string> fields, ending how) {
   note_steps(w.steps);
   // What else went wrong may well follow from a race.
@@ -172,8 +148,9 @@ void finish_run() {
   }
   fields.push_back(quoted("demand") + ": " + array(asked));
   if (w.ask.timing) {
-    fields.push_back(field("time_us", end + w.ask.parameter("graph_launch_us")));
-    fields.push_back(field("launch_us", w.ask.parameter("graph_launch_us")));
+    const double launch = w.ask.parameter("graph_launch_us") + w.ask.parameter("enter_us");  // before any role begins
+    fields.push_back(field("time_us", end + launch));
+    fields.push_back(field("launch_us", launch));
     fields.push_back(quoted("path") + ": " + critical_path(end));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
     write_trace();
