@@ -36,6 +36,8 @@ DTYPE_WORDS = {
     torch.int32: "i32",
 }
 MEMORY_BYTES = 6 << 30
+# One and one it forks for a schedule; where the limit counts a user's, those of other runs too.
+PROCESSES = 64
 COMPUTE_SMS = 5  # of a functional run
 REPORT_BYTES = 4 << 20
 TRACE_BYTES = 64 << 20
@@ -226,7 +228,9 @@ class Simulator:
             workdir=where,
             read_only=(program,),
             env={},
-            limits=Limits(wall_s=wall_s + _WALL_MARGIN_S, memory_bytes=MEMORY_BYTES, processes=8),
+            limits=Limits(
+                wall_s=wall_s + _WALL_MARGIN_S, memory_bytes=MEMORY_BYTES, processes=PROCESSES
+            ),
         )
         completed = self._executor.run(command)
         report = _read_report(where / "report.json")

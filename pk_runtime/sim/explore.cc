@@ -20,6 +20,8 @@ namespace pk::sim {
 
 namespace {
 
+constexpr int most_tries = 200;  // to fork, 10 ms apart: others of the same user may be at the limit
+
 shared_record* shared = nullptr;  // of the forked process and this one
 bool child = false;
 
@@ -33,7 +35,8 @@ double seconds() {
 branch run_one(const plan& p, double wall) {
   std::remove(finding_file);
   shared->reset();
-  const pid_t id = fork();
+  pid_t id = fork();
+  for (int tries = 0; id < 0 && errno == EAGAIN && tries < most_tries; ++tries) usleep(10'000), id = fork();
   if (id < 0) report_fault(nullptr, "request", "cannot fork a process for a schedule: the limit of processes is too low");
   if (id == 0) {
     child = true;

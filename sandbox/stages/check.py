@@ -195,7 +195,8 @@ class _Case:
                 self.errors.update(comparison.to_json()["measured"])
         if found.outcome != "finished":
             self._ended(found.outcome, found.diagnosis, found.last or EAGER, grid)
-        self.demand[:] = figures(found.diagnosis)
+        if grid == _USUAL:
+            self.demand[:] = figures(found.diagnosis)
 
     def _ended(
         self, outcome: Outcome, report: Mapping[str, Any], schedule: Schedule, grid: Grid
