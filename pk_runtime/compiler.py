@@ -42,6 +42,10 @@ SIMULATOR_FLAGS = (
     "-Werror=return-type",
     "-H",
     *GCC_MESSAGES,
+    # A kernel has no pointers: out of its own memory it could only index, and that ends the run.
+    "-fsanitize=bounds-strict",
+    "-fsanitize-undefined-trap-on-error",
+    "-Werror=vla",
 )
 # The whole engine is linked: a candidate's own main() must clash with it, not replace it.
 WHOLE, END_WHOLE = ("-Wl,--whole-archive",), ("-Wl,--no-whole-archive",)

@@ -23,9 +23,11 @@ from pk_runtime.execution import Command, Completed, Executor, Limits
 from pk_runtime.exploration import ENDED_BY, Exploration, Grid, lost, read_exploration
 from pk_runtime.exploration import Outcome as Outcome
 from pk_runtime.exploration import RankTensors as RankTensors
+from pk_runtime.report import Split, path_of
 from pk_runtime.schedules import Schedule, Search, drawn
 from pk_runtime.sheet import Sheet
 from pk_runtime.source_lines import with_lines
+from pk_runtime.trace import Trace, TraceError, write_chrome
 
 DTYPE_WORDS = {
     torch.bfloat16: "bf16",
@@ -35,6 +37,8 @@ DTYPE_WORDS = {
 }
 MEMORY_BYTES = 6 << 30
 REPORT_BYTES = 4 << 20
+TRACE_BYTES = 64 << 20
+TRACE_BLOCKS = 3
 _WALL_MARGIN_S = 2.0
 
 
@@ -62,12 +66,17 @@ class FunctionalRun:
 
 @dataclass(frozen=True)
 class TimingRun:
-    """Predicted time in microseconds, the resource that bounds it, and the raw figures by rank."""
+    """Predicted time in microseconds, what it is spent on and bound by, the raw figures by rank.
+
+    `timeline` is there if the run was asked to record one.
+    """
 
     outcome: Outcome
     time_us: float = math.nan
     bottleneck: Bottleneck | None = None
+    path: Split | None = None
     diagnosis: dict[str, Any] = field(default_factory=dict)
+    timeline: Trace | None = None
 
 
 class Simulator:
@@ -165,18 +174,26 @@ class Simulator:
         world_size: int,
         sheet: Sheet,
         wall_s: float = 60.0,
+        trace: Path | bool = False,
     ) -> TimingRun:
-        """Predicts the time of one launch at full shape; tensors have shapes and no contents."""
+        """Predicts the time of one launch at full shape; tensors have shapes and no contents.
+
+        `trace` records what a few blocks of each kind do on every rank, and the use of links and
+        memory: True keeps it in the result, a path has it written there as well, as Chrome trace
+        events. OSError if that file cannot be written.
+        """
         request = [
             "mode timing",
             f"world {world_size}",
             f"sms {sheet.chip.sms}",
             f"wall {wall_s}",
+            f"trace {TRACE_BLOCKS if trace else 0}",
             *_tensor_lines(inputs, outputs),
             *_parameter_lines(sheet),
         ]
         with self._directory() as where:
             report, completed = self._run(program, where, request, wall_s)
+            timeline = _read_trace(where / "trace.json") if trace else None
         outcome = _outcome(report, completed)
         time_us = report.get("time_us")
         if outcome != "finished":
@@ -184,10 +201,14 @@ class Simulator:
         if not isinstance(time_us, float | int) or not math.isfinite(time_us) or time_us <= 0:
             return TimingRun("fault", diagnosis=lost("the report has no usable time"))
         try:
-            bottleneck = explain(report, sheet)
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            bottleneck, path = explain(report, sheet), path_of(report)
+        except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
             return TimingRun("fault", diagnosis=lost(f"the report is malformed: {error!r}"))
-        return TimingRun("finished", float(time_us), bottleneck, report)
+        if isinstance(timeline, str):
+            return TimingRun("fault", diagnosis=lost(timeline))
+        if timeline is not None and isinstance(trace, Path):
+            write_chrome(trace, {f"{report.get('kernel', 'kernel')} simulated": timeline})
+        return TimingRun("finished", float(time_us), bottleneck, path, report, timeline)
 
     def _run(
         self, program: Path, where: Path, request: Sequence[str], wall_s: float
@@ -304,6 +325,15 @@ def _read_report(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return report if isinstance(report, dict) and isinstance(report.get("summary", ""), str) else {}
+
+
+def _read_trace(path: Path) -> Trace | str:
+    """The timeline a run recorded, or what is wrong with it."""
+    try:
+        return Trace.from_engine(json.loads(_read_untrusted(path, TRACE_BYTES)))
+    except (OSError, RecursionError, ValueError) as error:
+        what = error if isinstance(error, TraceError) else type(error).__name__
+        return f"the run left no usable trace: {what}"
 
 
 def _outcome(report: dict[str, Any], completed: Completed) -> Outcome:

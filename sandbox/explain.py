@@ -7,9 +7,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pk_runtime.report import brief, stored_report, text
 from sandbox.verdict import Status, Timing, Verdict
 
 WIDTH = 100
+MOST_LINES = 60
+_OTHER_LINES, _LEAST_LINES = 16, 24  # of a correct verdict, beside its timings
 _INDENT = "  "
 _MOST_WAITS = 8
 _MOST_MESSAGES = 8
@@ -148,17 +151,40 @@ def _timings(timings: Sequence[Timing]) -> Iterator[str]:
         for t in timings
     ]  # fmt: skip
     yield from _table(rows)
-    slowest = max(timings, key=lambda timing: timing.candidate_us)
-    why = slowest.detail.get("bottleneck", {})
-    if isinstance(why, Mapping) and why.get("why"):
-        yield ""
-        yield from _wrapped(f"bottleneck at {slowest.shape}: {slowest.bottleneck}. {why['why']}")
-    for timing in timings:
-        if timing.kind == "measured":
-            yield from _wrapped(_measured(timing))
-    source = slowest.detail.get("baseline")
+    yield ""
+    room = MOST_LINES - _OTHER_LINES - len(timings)
+    yield from (_INDENT + line for line in compact(timings, max(room, _LEAST_LINES)))
+    source = max(timings, key=lambda timing: timing.candidate_us).detail.get("baseline")
     if isinstance(source, str):
         yield from _wrapped(f"baseline: {source}")
+
+
+def compact(timings: Sequence[Timing], most: int = MOST_LINES) -> list[str]:
+    """What the reports of some timings say, in at most `most` lines, for people and models.
+
+    The slowest shapes are told in full, as far as there is room; the others in two lines each.
+    Timings without a report, measured or stored by an older version, are told by what they have.
+    """
+    reports = [(timing, stored_report(timing.detail)) for timing in timings]
+    told = [brief(r, t.shape) if r is not None else _without_report(t) for t, r in reports]
+    for at in sorted(range(len(told)), key=lambda i: -timings[i].candidate_us):
+        report = reports[at][1]
+        full = [] if report is None else text(report, timings[at].shape)
+        if full and sum(map(len, told)) - len(told[at]) + len(full) <= most:
+            told[at] = full
+    lines = [line for shape in told for line in shape]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"({len(lines) - most + 1} more lines are left out)"]
+    return lines
+
+
+def _without_report(timing: Timing) -> list[str]:
+    found = timing.detail.get("bottleneck")
+    why = found.get("why") if isinstance(found, Mapping) else None
+    lines = textwrap.wrap(f"bottleneck at {timing.shape}: {timing.bottleneck}. {why or ''}", WIDTH)
+    if timing.kind == "measured":
+        lines += textwrap.wrap(_measured(timing), WIDTH)
+    return lines
 
 
 def _measured(timing: Timing) -> str:

@@ -78,11 +78,13 @@ class Judge:
         seed: int | None = None,
         depth: Depth = "full",
         progress: Progress | None = None,
+        trace: Path | None = None,
     ) -> Verdict:
         """The verdict on a candidate. `shapes` are those to time, by default every bench shape.
 
         `seed` repeats an earlier verdict; by default it is drawn and told only in the verdict.
         `progress(stage, detail)` is called before each step; what it raises ends the judgement.
+        `trace` has the timelines of the timed shapes written there, on `sim:` targets.
 
         Raises TargetNotAvailable, UnknownShape, and ProblemError if a custom problem's file is
         at fault: all of them mistakes of the caller, not verdicts.
@@ -90,7 +92,8 @@ class Judge:
         if target.backend != "sim":
             self._must_run_on_gpus(problem, target)
         report = _Guarded(progress)
-        draft = _Draft(candidate, target, depth, secrets.randbits(63) if seed is None else seed)
+        seed = secrets.randbits(63) if seed is None else seed
+        draft = _Draft(candidate, target, depth, seed, trace)
         try:
             host = self.host(problem)
             description = host.describe(target.world_size)
@@ -131,7 +134,14 @@ class Judge:
         check = Check(program, self._simulator, host, target.sheet, draft.seed, report)
         small_first = [shape.name for shape in description.shapes if shape.kind == "check"]
         evidence = check.run(plan(draft.depth, small_first, target.world_size))
-        bench = Bench(program, self._simulator, target.sheet, report)
+        compared = {
+            entry["shape"]: entry["demand"]
+            for entry in evidence["checks"]
+            if entry["world_size"] == target.world_size
+        }
+        bench = Bench(
+            program, draft.candidate, self._simulator, target, report, compared, draft.trace
+        )
         return evidence, bench.run(description, shapes)
 
     def _verdict(
@@ -194,6 +204,7 @@ class _Draft:
     target: Target
     depth: Depth
     seed: int
+    trace: Path | None
     shapes: tuple[str, ...] = ()
 
 

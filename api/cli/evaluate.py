@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,10 @@ def evaluate(
         Path | None,
         typer.Option(help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees."),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write timelines of the timed shapes here, for ui.perfetto.dev."),
+    ] = None,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Run without a sandbox; the verdict says so.")
     ] = False,
@@ -87,6 +92,7 @@ def evaluate(
         shapes=tuple(shape) if shape else given.told.shapes,
         seed=given.told.seed if seed is None else seed,
         quick=quick,
+        trace=_writable(trace),
         as_json=as_json,
     )
     raise typer.Exit(_answer(verdict, first, as_json))
@@ -104,7 +110,7 @@ def _answer(verdict: Verdict, first: Verdict | None, as_json: bool) -> int:
     if as_json:
         print_json(data if agreement is None else {"verdict": data, "replay": agreement.to_json()})
     else:
-        print_verdict(data)
+        print_verdict(verdict)
         if agreement is not None:
             stdout().print(f"\n{safe(agreement.summary)}", markup=False)
     if verdict.status == "infra_error":
@@ -123,13 +129,26 @@ def _named(option: str | None, told: str | None, name: str) -> str:
     return value
 
 
+def _writable(path: Path | None) -> Path | None:
+    """The path, if a file can be written there; asked before minutes are spent."""
+    from api.cli.exits import CliError, ExitCode
+
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise CliError(ExitCode.USAGE, f"--trace: {path} cannot be written; name a new file")
+    return path
+
+
 def _executor(chosen: Settings) -> IsolatedExecutor:
     from api.cli.exits import CliError, ExitCode
     from pk_runtime.execution import ExecutionError
     from sandbox.isolation import IsolationUnavailable, choose
 
     try:
-        return choose(allow_none=chosen.allow_no_isolation)
+        return choose(
+            allow_none=chosen.allow_no_isolation,
+            choice=chosen.isolation,
+            docker_host=chosen.docker_host,
+        )
     except (IsolationUnavailable, ExecutionError) as error:
         raise CliError(ExitCode.SERVICE, f"the candidate was not run: {error}") from None
 
@@ -196,6 +215,7 @@ def _judge(
     shapes: tuple[str, ...] | None,
     seed: int | None,
     quick: bool,
+    trace: Path | None,
     as_json: bool,
 ) -> Verdict:
     from api.cli.exits import CliError, ExitCode
@@ -207,6 +227,8 @@ def _judge(
         machine = parse_target(target)
     except TargetError as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None
+    if trace is not None and machine.backend != "sim":
+        raise CliError(ExitCode.USAGE, f"--trace needs a sim: target, and {machine} is none")
     chosen.prepare()
     try:
         with (
@@ -221,6 +243,7 @@ def _judge(
                 seed=seed,
                 depth="quick" if quick else "full",
                 progress=progress,
+                trace=trace,
             )
     except UnknownShape as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None

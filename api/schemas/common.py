@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-TimeKind = Literal["simulated", "measured"]
+TimeKind = Literal["simulated", "uncalibrated", "measured"]
 
 Item = TypeVar("Item")
 

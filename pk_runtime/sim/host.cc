@@ -190,6 +190,7 @@ signal_ref bind_signals(host_state& h, const char* name, int slots, int per_laun
     c.rank = owner++, c.id = id;
     c.value.assign(std::size_t(2) * slots, 0);
     c.changed_at.assign(std::size_t(2) * slots, 0);
+    c.went.assign(std::size_t(2) * slots, {});
     c.from.assign(w.ask.launches, std::vector<std::uint16_t>(std::size_t(slots) * w.ask.world, 0));
     rank.signals.push_back(std::move(c));
   }

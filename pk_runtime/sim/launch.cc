@@ -69,11 +69,17 @@ double last_entry() {
 }
 
 void place_block(rank_state&, int rank, double at);
+// Who did nothing but enter does not count as the end of a block's work.
+void note_end(const fiber& f, block& b, rank_state& r) {
+  if (f.went.until > f.went.us[int(spent::synchronization)]) b.ended = std::max(b.ended, f.now);
+  if (f.now >= r.left_at) r.went = f.went;
+}
 
 void finish_fiber(fiber& f) {
   block& b = *f.home;
   rank_state& r = w.ranks[b.rank];
   f.done = true;
+  note_end(f, b, r);
   r.left_at = std::max(r.left_at, f.now);
   if (--b.live > 0) return;
   check_rings(b);
@@ -82,12 +88,32 @@ void finish_fiber(fiber& f) {
   w.m->end(b.rank);
 }
 
-// Even ranks that enter together hear of each other only after a crossing.
+// Even ranks that enter together hear of each other only after a release and a crossing.
+double door_us() {
+  if (!w.ask.timing || w.ask.world == 1) return 0;
+  return w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
+}
+
+// Every rank's last block tells its peers one after the other, the next rank first and itself last; each telling
+// waits until the one before is known to have arrived.
+double hears_of_all(int rank) {
+  double at = w.ranks[rank].left_at;
+  if (!w.ask.timing || w.ask.world == 1) return at;
+  const double first = w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
+  const double each = w.ask.parameter("release_us") + w.ask.parameter("peer_latency_us");
+  for (int source = 0; source < w.ask.world; ++source) {
+    const int turn = (rank - source + w.ask.world - 1) % w.ask.world;  // its own is the last
+    at = std::max(at, w.ranks[source].left_at + turn * each + first);
+  }
+  return at;
+}
+
 void cross_the_door(fiber& f) {
-  if (!w.ask.timing || w.ask.world == 1) return;
-  const double open = last_entry() + w.ask.parameter("flag_latency_us");
+  if (!w.ask.timing) return;
+  const double open = last_entry() + door_us();
   f.waited[int(waiting_for::peers_to_enter)] += std::max(open - f.now, 0.0);
   f.now = std::max(f.now, open);
+  charge(f, spent::synchronization, "enter");
 }
 
 // Of a launch that every rank has begun.
@@ -104,8 +130,8 @@ void body(void* argument) {
     park(f, waiting_for::peers_to_enter);
   }
   if (r.peers_bound) cross_the_door(f);
-  order::enter(f, r.peers_bound);
   learn_of_entries(f, r.peers_bound ? r.launch : r.launch - 1);
+  order::enter(f, r.peers_bound);
   const auto& shared = f.role == role::communicator ? f.home->comm_shared : f.home->shared;
   pk_program.run(f.role, f, r.args.data(), shared.get());
   w.m->drain(f, false);
@@ -132,9 +158,10 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
   }
   f->stack_bytes = bytes;
   f->home = &b, f->role = which, f->now = at;
-  order::track(*f);
   f->id = id_of(b, which);
   f->known = r.began.back();
+  order::track(*f);
+  f->went.until = f->went.us[int(spent::synchronization)] = at;
   prepare(f->where, f->stack, bytes, body, f.get());
   ++b.live;
   w.m->ready(*f, at);
@@ -224,7 +251,7 @@ void start_launch(int rank, double at) {
   const int at_a_time = w.ask.resident > 0 ? std::min(w.ask.resident, sms) : sms;
   while (r.live_blocks < at_a_time && !r.to_place.empty()) place_block(r, rank, at);
   if (r.live_blocks == 0) report_fault(nullptr, "setup", "no block of this kernel has a role to run");
-  const double open = last_entry() + (w.ask.timing ? w.ask.parameter("flag_latency_us") : 0);
+  const double open = last_entry() + door_us();
   std::vector<fiber*> waiting;
   waiting.swap(w.at_the_door);
   for (fiber* f : waiting) w.m->ready(*f, open);  // each looks again
@@ -257,11 +284,7 @@ bool advance_launches() {
     rank_state& r = w.ranks[rank];
     if (r.left > r.finished && (!r.peers_bound || all_left(r.left))) {
       r.finished = r.left;
-      double at = r.left_at;
-      if (r.peers_bound && w.ask.timing) {
-        for (const rank_state& peer : w.ranks) at = std::max(at, peer.left_at);
-        at += w.ask.parameter("flag_latency_us");
-      }
+      const double at = r.peers_bound ? hears_of_all(rank) : r.left_at;
       r.used.finished = at;
       order::host_ends(rank, r.peers_bound);
       save_outputs(rank);

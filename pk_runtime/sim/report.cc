@@ -10,6 +10,7 @@
 #include "race.h"
 #include "report.h"
 #include "search.h"
+#include "trace.h"
 
 namespace pk::sim {
 
@@ -54,22 +55,22 @@ namespace {
 
 constexpr int most_waits = 64;
 
-// What else went wrong may well follow from a race.
-std::string race_object() {
-  std::vector<std::string> race = race_fields();
-  race.insert(race.begin(), field("summary", race_summary()));
-  return quoted("race") + ": " + object(race);
-}
+enum class ending { finished, raced, failed };
 
-[[noreturn]] void write_and_exit(std::vector<std::string> fields, bool finished = false) {
-  if (race_was_found() && fields.front() != field("outcome", "race")) fields.push_back(race_object());
+[[noreturn]] void write_and_exit(std::vector<std::string> fields, ending how = ending::failed) {
   note_steps(w.steps);
+  // What else went wrong may well follow from a race.
+  if (how == ending::failed && race_was_found()) {
+    std::vector<std::string> race = race_fields();
+    race.insert(race.begin(), field("summary", race_summary()));
+    fields.push_back(quoted("race") + ": " + object(race));
+  }
   std::FILE* file = std::fopen(exploring() ? finding_file : "report.json", "w");
   if (file == nullptr) _exit(70);
   const std::string text = object(fields) + "\n";
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
-  if (exploring()) end_of_branch(finished ? branch::finished : branch::failed);
+  if (exploring()) end_of_branch(how == ending::finished ? branch::finished : branch::failed);
   _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
 }
 
@@ -167,6 +168,18 @@ std::string wait_entry(const fiber& f, std::string& sentence) {
   return object(out);
 }
 
+// Ends of the blocks' work, averaged: after these a part of the SMs is idle.
+std::vector<std::string> mean_ends(const rank_state& r) {
+  double last_mma = 0, ended = 0;
+  int compute = 0, working = 0;
+  for (const auto& b : r.blocks) {
+    if (!b->communicator) last_mma += b->tensor_free, ++compute;
+    if (b->ended > 0) ended += b->ended, ++working;
+  }
+  return {field("mean_last_mma_us", last_mma / std::max(compute, 1)), field("mean_ended_us", ended / std::max(working, 1)),
+          field("ended_us", r.left_at), field("blocks", compute), field("working_blocks", working)};
+}
+
 std::string rank_usage(int rank) {
   const rank_state& r = w.ranks[rank];
   const usage& u = r.used;
@@ -174,18 +187,33 @@ std::string rank_usage(int rank) {
   for (const auto& f : r.fibers)
     for (int i = 0; i < wait_reasons; ++i) waits[int(f->role)][i] += f->waited[i];
   static const char* reasons[] = {"", "ring_slot", "ring_data", "signal", "barrier", "peers_to_enter",
-                                  "mailbox", "load"};
+                                  "mailbox", "load", "store"};
   std::vector<std::string> waited;
   for (int role = 0; role < 4; ++role)
     for (int i = 1; i < wait_reasons; ++i)
       if (waits[role][i] > 0)
         waited.push_back(field((std::string(name_of(sim::role(role))) + "." + reasons[i]).c_str(), waits[role][i]));
-  return object({field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
+  std::vector<std::string> fields = mean_ends(r);
+  fields.insert(fields.end(), {field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
                  field("vector_busy_us", u.vector), field("hbm_busy_us", u.hbm), field("l2_busy_us", u.l2),
                  field("link_out_busy_us", u.link_out), field("link_in_busy_us", u.link_in), field("flops", u.flops),
                  field("hbm_bytes", u.hbm_bytes), field("l2_bytes", u.l2_bytes), field("link_out_bytes", u.out_bytes),
                  field("link_in_bytes", u.in_bytes), field("l2_hits", u.l2_hits), field("l2_misses", u.l2_misses),
                  quoted("waited_us") + ": " + object(waited)});
+  return object(fields);
+}
+
+// What the whole time went to, along the chain of causes that ends with the last worker; see path.h. The rest of
+// time_us is the launch.
+std::string critical_path(double end) {
+  int rank = 0;
+  for (int r = 1; r < w.ask.world; ++r)
+    if (w.ranks[std::size_t(r)].left_at > w.ranks[std::size_t(rank)].left_at) rank = r;
+  path p = w.ranks[std::size_t(rank)].went;
+  p.us[int(spent::synchronization)] += end - p.until;
+  return object({field("rank", rank), field("compute_us", p.us[int(spent::compute)]),
+                 field("memory_us", p.us[int(spent::memory)]), field("link_us", p.us[int(spent::link)]),
+                 field("synchronization_us", p.us[int(spent::synchronization)])});
 }
 
 // A counter that is used gets exactly per_launch signals in every launch; otherwise a later launch starts
@@ -215,7 +243,7 @@ void finish_run() {
   if (race_was_found()) {
     std::vector<std::string> fields = race_fields();
     fields.insert(fields.begin(), {field("outcome", "race"), field("summary", race_summary())});
-    write_and_exit(fields);
+    write_and_exit(fields, ending::raced);
   }
   check_signal_totals();
   std::vector<std::string> ranks;
@@ -229,11 +257,21 @@ void finish_run() {
   std::vector<std::string> notes;
   for (const std::string& text : race_notes()) notes.push_back(quoted(text));
   if (!notes.empty()) fields.push_back(quoted("notes") + ": " + array(notes));
+  std::vector<std::string> asked;
+  for (const rank_state& r : w.ranks) {
+    std::vector<std::string> each;
+    for (const auto& [name, value] : figures(r.asked)) each.push_back(field(name, value / w.ask.launches));
+    asked.push_back(object(each));
+  }
+  fields.push_back(quoted("demand") + ": " + array(asked));
   if (w.ask.timing) {
     fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
+    fields.push_back(field("launch_us", w.ask.parameter("launch_us")));
+    fields.push_back(quoted("path") + ": " + critical_path(end));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
+    write_trace();
   }
-  write_and_exit(fields, true);
+  write_and_exit(fields, ending::finished);
 }
 
 void write_exploration(const exploration_summary& e) {

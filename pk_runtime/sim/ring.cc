@@ -25,6 +25,12 @@ void wake(fiber*& waiting, double at) {
 
 }  // namespace
 
+void load_landed(ring_core& r, int slot, double at) {
+  r.full_at[slot] = std::max(r.full_at[slot], at);
+  if (--r.loads_in_flight[slot] == 0 && has_data(r) && int(r.waited % r.depth) == slot)
+    wake(r.waiting_consumer, r.full_at[slot]);
+}
+
 int ring_acquire(fiber& f, ring_core& r) {
   PK_SIM_NOTE_SITE(f);
   if (r.acquired != r.committed) misuse(f, r, "acquire() again before commit() of the slot that is open");
@@ -37,6 +43,7 @@ int ring_acquire(fiber& f, ring_core& r) {
   const int slot = int(r.acquired % r.depth);
   w.m->observe(f, &r.released, r.acquired - unsigned(r.depth));
   f.now = std::max(f.now, r.free_at[slot]);
+  follow_freed(f, r, slot);
   r.full_at[slot] = f.now;
   r.loads_in_flight[slot] = 0;
   ++r.acquired;
@@ -46,6 +53,7 @@ int ring_acquire(fiber& f, ring_core& r) {
 
 void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& src, coord at) {
   PK_SIM_NOTE_SITE(f);
+  demand_load(f, tile, src.owner);
   if (r.acquired == r.committed) misuse(f, r, "load() without an acquired slot");
   check_range(f, "load", src, at, tile.rows, tile.cols);
   order::load(f, r, int(r.committed % r.depth), tile, src, at);
@@ -57,8 +65,9 @@ void ring_commit(fiber& f, ring_core& r) {
   if (r.acquired == r.committed) misuse(f, r, "commit() without an acquired slot");
   const int slot = int(r.committed % r.depth);
   r.full_at[slot] = std::max(r.full_at[slot], f.now);
-  order::commit_slot(f, r, slot);
   w.m->publish(f, &r.committed, r.committed);
+  order::commit_slot(f, r, slot);
+  slot_filled(f, r, slot);
   ++r.committed;
   if (has_data(r)) wake(r.waiting_consumer, r.full_at[r.waited % r.depth]);
 }
@@ -78,6 +87,7 @@ int ring_wait(fiber& f, ring_core& r) {
     f.now = r.full_at[slot];
   }
   w.m->observe(f, &r.committed, r.waited);
+  follow_filled(f, r, slot);
   ++r.waited;
   order::wait_slot(f, r, slot);
   return slot;
@@ -91,6 +101,7 @@ void ring_release(fiber& f, ring_core& r) {
   order::release_slot(f, r, int(r.released % r.depth));
   r.free_at[r.released % r.depth] = f.now;
   w.m->publish(f, &r.released, r.released);
+  slot_freed(f, r, int(r.released % r.depth));
   ++r.released;
   wake(r.waiting_producer, f.now);
 }
@@ -120,7 +131,11 @@ void drain_reads(fiber& f) {
   order::meet(f);
 }
 
-void mma_issue(fiber& f, double flops) { w.m->mma_issue(f, flops); }
+void mma_issue(fiber& f, double flops) {
+  demand_of(f).flops += flops;
+  w.m->mma_issue(f, flops);
+}
+
 void mma_reads(fiber& f, const tile_ref& a, const tile_ref& b) {
   PK_SIM_NOTE_SITE(f);
   order::multiply(f, a, b);
@@ -136,7 +151,10 @@ void shared_access(fiber& f, const tile_ref& tile, bool write) {
   order::touch(f, tile, write);
 }
 
-void vector_work(fiber& f, double elements, double bytes) { w.m->vector_work(f, elements, bytes); }
+void vector_work(fiber& f, double elements, double bytes) {
+  demand_of(f).elements += elements;
+  w.m->vector_work(f, elements, bytes);
+}
 
 void check_writable(const fiber& f, const tensor_ref& dst) {
   const allocation& a = allocation_of(dst);
@@ -149,6 +167,7 @@ void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src,
   PK_SIM_NOTE_SITE(f);
   check_range(f, add ? "store_add_async" : "store_async", dst, at, src.rows, src.cols);
   check_writable(f, dst);
+  demand_store(f, src, dst.owner);
   auto s = std::make_shared<pending_store>();
   s->dst = dst, s->at = at, s->src = src, s->add = add;
   order::store(f, dst, at, src, add);
@@ -168,6 +187,7 @@ void check_signal(const fiber& f, const counters& c, const char* what, int rank,
 
 void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for reason) {
   const int index = c.index(slot, f.home->launch);
+  w.m->look(f);
   w.m->in_order(f);
   f.counter = &c, f.slot = slot, f.wanted = wanted;
   if (c.value[index] >= c.base(f.home->launch) + wanted && w.m->pauses_at_waits()) {
@@ -179,6 +199,7 @@ void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for
     park(f, reason);
   }
   f.now = std::max(f.now, c.changed_at[index]);
+  follow(f, c.went[index], spent::synchronization, reason == waiting_for::signal ? "wait: signal" : "wait: barrier");
 }
 
 }  // namespace
@@ -187,6 +208,7 @@ void deliver(counters& c, int slot, int launch, int from, double at) {
   const int index = c.index(slot, launch);
   ++c.value[index];
   ++c.from[launch][std::size_t(slot) * w.ask.world + from];
+  if (at >= c.changed_at[index] && w.running != nullptr) c.went[index] = w.running->went;
   c.changed_at[index] = std::max(c.changed_at[index], at);
   auto waiting = c.waiting.find(index);
   if (waiting == c.waiting.end()) return;
@@ -201,6 +223,7 @@ void signal(fiber& f, const signal_ref& s, int rank, int slot) {
   PK_SIM_NOTE_SITE(f);
   counters& own = counters_of(rank_of(f), s);
   check_signal(f, own, "signal", rank, slot);
+  ++demand_of(f).signals;
   w.m->drain(f, false);
   order::drained(f, false);
   order::meet(f);

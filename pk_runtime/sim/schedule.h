@@ -24,7 +24,7 @@ struct operation {
   coord at{0, 0};
   std::shared_ptr<pending_store> stored;
   counters* counter = nullptr;
-  stamp carried;  // by a signal
+  stamp carried;  // what a signal publishes
   int launch = 0;
 
   bool done() const { return kind == store && stored->landed; }  // its issuer has waited for it meanwhile

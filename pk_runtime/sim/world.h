@@ -15,6 +15,7 @@
 #include "fiber.h"
 #include "order.h"
 #include "past.h"
+#include "path.h"
 #include "source.h"
 
 namespace pk::sim {
@@ -43,6 +44,7 @@ struct plan {
 // What the judge asks for; see request.cc for the text form.
 struct request {
   bool timing = false;
+  int trace_blocks = 0;  // blocks of each kind that a trace shows; 0: no trace
   int world = 1, sms = 0, launches = 1;
   std::vector<int> compute_sms;  // beside the kernel's comm_sms, of all ranks or by rank; instead of sms
   int resident = 0;              // blocks of a rank that run at a time; 0 is all
@@ -81,6 +83,7 @@ struct counters {
   int rank = 0, id = 0;  // whose; which signal object
   std::vector<std::uint64_t> value;
   std::vector<double> changed_at;
+  std::vector<path> went;  // of whoever changed it last
   std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
   std::map<int, std::vector<struct fiber*>> waiting;  // by index
   std::vector<arrivals> arrived;                      // by index
@@ -95,6 +98,7 @@ struct counters {
 struct letter {
   int posted = -1, arrived = -1, taken = -1;
   double arrived_at = 0;
+  path went;  // of whoever posted it
   std::vector<unsigned char> data;
   struct fiber* waiting = nullptr;
 };
@@ -108,9 +112,9 @@ struct box {
   letter& at(int source, int slot, int launch) { return letters[launch % 2][std::size_t(source) * slots + slot]; }
 };
 
-// `load` is no reason to park: it is time spent on slabs that are still on their way.
-enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter, mailbox, load };
-inline constexpr int wait_reasons = 8;
+// `load` and `store` are time spent on slabs that are still on their way and on stores that have not left or landed.
+enum class waiting_for { nothing, free_slot, data, signal, barrier, peers_to_enter, mailbox, load, store };
+inline constexpr int wait_reasons = 9;
 
 // What a signal does when it arrives: counts, and readies whoever has waited for it.
 void deliver(struct counters&, int slot, int launch, int from, double at);
@@ -128,7 +132,12 @@ struct pending_store {
   letter* mail = nullptr;
   int to = 0, launch = 0;  // of `mail`: whose box, in which launch
   std::vector<unsigned char> snapshot;
-  double read_at = 0, landed_at = 0;
+  // Timing mode; `landed` says that these are known. The sender hears of the landing at known_at.
+  double read_at = 0, landed_at = 0, known_at = 0;
+  struct fiber* waiting = nullptr;
+  path went;  // of its sender when it was issued
+
+  int target() const { return mail != nullptr ? to : dst.owner; }  // the rank whose memory it goes to
 };
 
 struct block {
@@ -144,6 +153,8 @@ struct block {
   std::unordered_map<const void*, tile_state> tiles;
   std::vector<ring_clock> ring_clocks;
   double tensor_free = 0, tma_free = 0, link_free = 0, memory_free = 0;
+  double ended = 0;  // when the last of its workers that did anything was done
+  std::vector<slot_path> slot_paths;  // [ring * max_depth + slot]
 };
 
 struct fiber {
@@ -167,7 +178,10 @@ struct fiber {
   std::vector<std::shared_ptr<pending_store>> stores;
   double mma_done[8] = {};
   std::uint64_t mma_issued = 0;
+  double signal_known_at = 0;        // when its last signal is known to have arrived
   double waited[wait_reasons] = {};  // us, timing mode
+  path went;
+  double remote_until = 0;  // when its last load from a peer is complete
 };
 
 // Statistics of one rank in timing mode; times in us, amounts in bytes or FLOP.
@@ -175,6 +189,13 @@ struct usage {
   double tensor = 0, vector = 0, hbm = 0, l2 = 0, link_out = 0, link_in = 0;
   double flops = 0, hbm_bytes = 0, l2_bytes = 0, out_bytes = 0, in_bytes = 0;
   double l2_hits = 0, l2_misses = 0, last_mma = 0, started = 0, finished = 0;
+};
+
+// What the kernel asked for, counted alike in both modes, over all launches: a kernel that does less where nothing is
+// computed shows.
+struct demand {
+  double loaded = 0, stored = 0, crossing = 0;  // bytes of whole tiles and slabs; of both, what is a peer's
+  double flops = 0, elements = 0, signals = 0;
 };
 
 struct rank_state {
@@ -193,7 +214,9 @@ struct rank_state {
   std::vector<std::unique_ptr<fiber>> fibers;
   double entered_at = 0, left_at = 0;
   std::vector<past> began, ended;  // by launch: what its fibers know at entry, and whoever waits for its end
+  path went;  // of the worker that was last to leave
   usage used;
+  demand asked;
 };
 
 struct machine;
@@ -215,7 +238,8 @@ struct machine {
   virtual ~machine() = default;
   virtual void load(fiber&, ring_core&, int slot, const tile_ref&, const tensor_ref&, coord) = 0;
   virtual void store(fiber&, std::shared_ptr<pending_store>) = 0;
-  virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete
+  virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete, or a ticket
+  virtual double arrival_of(fiber&, double ready_at) { return ready_at; }  // of a load_slab, which it may wait for
   virtual void read_letter(fiber&, const letter&, const tile_ref&, double asked) = 0;  // taken since `asked`
   virtual void drain(fiber&, bool reads_only) = 0;
   virtual void post_signal(fiber&, counters&, int target, int slot) = 0;
@@ -226,6 +250,7 @@ struct machine {
   virtual bool pauses_at_waits() const { return false; }  // whether a wait that can go on lets others go first
   virtual void publish(const fiber&, const void*, std::uint64_t) {}  // a hand-over between two fibers, by number
   virtual void observe(fiber&, const void*, std::uint64_t) {}
+  virtual void look(fiber&) {}                // at a counter in the rank's memory
   virtual void mma_issue(fiber&, double flops) { (void)flops; }
   virtual void mma_wait(fiber&, int pending) { (void)pending; }
   virtual void vector_work(fiber&, double elements, double shared_bytes) { (void)elements, (void)shared_bytes; }
@@ -242,6 +267,7 @@ void yield(fiber&);       // back to the scheduler
 void park(fiber&, waiting_for);  // waits until ready() is called
 
 // ring.cc
+void load_landed(ring_core&, int slot, double at);  // one of the loads into that slot
 void check_rings(const block&);  // when all roles of a block are done: no slot may be left half used
 
 // host.cc
@@ -265,6 +291,12 @@ void copy_out(const tensor_ref&, coord, const tile_ref&, const void* elements, b
 
 std::unique_ptr<machine> make_functional();
 std::unique_ptr<machine> make_timing();
+
+// demand.cc
+demand& demand_of(const fiber&);
+void demand_load(const fiber&, const tile_ref&, int owner);
+void demand_store(const fiber&, const tile_ref&, int owner);
+std::vector<std::pair<const char*, double>> figures(const demand&);
 
 // report.cc: each ends the process after writing report.json
 [[noreturn]] void finish_run();

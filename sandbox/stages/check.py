@@ -8,7 +8,7 @@ race.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from problems.description import Description, ShapeInfo
 from problems.findings import Comparison
 from problems.hosting import Materialized, ProblemHost
 from sandbox.stages import Progress, StageFailed
+from sandbox.stages.demand import figures
 from sandbox.stages.diagnosis import failure
 from sandbox.verdict import Depth
 
@@ -103,7 +104,8 @@ class Check:
                     case.judge(EAGER)  # wrong there as well: not a race
                 raise
         return {"shape": shape.name, "world_size": world_size, "dims": dict(shape.dims),
-                "schedules": schedules, "errors": errors}  # fmt: skip
+                "schedules": schedules, "errors": errors,
+                "demand": case.demand}  # fmt: skip
 
     def _schedules(self, todo: Plan, shape: str, world_size: int, large: bool) -> Iterator[int]:
         """The eager and the latest schedule, then drawn ones; for a large shape only drawn ones."""
@@ -124,6 +126,7 @@ class _Case:
     checkers: Sequence[Checker]
     draws: Sequence[int]
     large: bool
+    demand: list[dict[str, float]] = field(default_factory=list)
 
     def judge(self, schedule: int) -> dict[str, Any]:
         """Runs one schedule; the largest errors by output, or StageFailed."""
@@ -139,6 +142,7 @@ class _Case:
         if run.outcome != "finished":
             status, evidence = failure(run.outcome, run.diagnosis, self._where(schedule))
             raise StageFailed("check", status, {**evidence, **self._place(schedule)})
+        self.demand[:] = figures(run.diagnosis)
         errors: dict[str, Any] = {}
         for number, outputs in enumerate(run.outputs):
             comparison = self.checkers[number].compare(outputs, self._bank(number))

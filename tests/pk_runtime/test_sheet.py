@@ -76,7 +76,17 @@ def test_measured_rates_stay_below_the_nominal_ones(name: str) -> None:
 def test_every_value_of_two_gpus_says_where_it_is_from() -> None:
     text = (SHIPPED.parent / "h200x2.toml").read_text()
     origin = re.compile(r" # (measured \d{4}-\d\d-\d\d|from h200x4|fit: |fit to |never used)")
-    plain = {"name", "title", "source", "world_size", "op", "library", "implementation", "mode"}
+    plain = {
+        "name",
+        "title",
+        "source",
+        "world_size",
+        "calibrated",
+        "op",
+        "library",
+        "implementation",
+        "mode",
+    }
     plain |= {"mechanism", "pattern", "chunk_bytes", "m", "n"}
     lines = [line for line in text.splitlines() if " = " in line and line[0] not in "#["]
     assert len(lines) > 200

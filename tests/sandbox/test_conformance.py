@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from pk_runtime.execution import LocalExecutor
-from sandbox.isolation import BubblewrapExecutor, NamespaceExecutor, UnisolatedExecutor
+from sandbox.isolation import (
+    BubblewrapExecutor,
+    DockerExecutor,
+    NamespaceExecutor,
+    UnisolatedExecutor,
+)
 from tests.sandbox.conformance import CASES, Case
 from tests.sandbox.conformance_isolation import ISOLATED
 
@@ -29,6 +34,12 @@ def test_bubblewrap(case: Case, bubblewrap: BubblewrapExecutor, folder: Path) ->
 @pytest.mark.parametrize("case", CASES + ISOLATED, ids=lambda case: case.__name__)
 def test_namespaces(case: Case, namespaces: NamespaceExecutor, folder: Path) -> None:
     case(namespaces, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES + ISOLATED, ids=lambda case: case.__name__)
+def test_docker(case: Case, docker: DockerExecutor, folder: Path) -> None:
+    case(docker, folder)
 
 
 def test_no_isolation_is_the_local_executor() -> None:

@@ -70,7 +70,7 @@ class Rig:
     def bench(self, candidate: Candidate) -> str:
         """The status that the bench stage gives, with its summary."""
         program = build(self.compiler, candidate)
-        bench = Bench(program, self.simulator, TARGET.sheet, lambda *_: None)
+        bench = Bench(program, candidate, self.simulator, TARGET, lambda *_: None)
         try:
             bench.run(self.host.describe(4), ["m1024n1024"])
         except StageFailed as failed:

@@ -105,6 +105,8 @@ def test_faster_links_help_what_links_bound(
         sheet.simulator,
         link_out_bytes_per_us=2 * sheet.simulator.link_out_bytes_per_us,
         link_in_bytes_per_us=2 * sheet.simulator.link_in_bytes_per_us,
+        link_store_bytes_per_us=2 * sheet.simulator.link_store_bytes_per_us,
+        link_load_bytes_per_us=2 * sheet.simulator.link_load_bytes_per_us,
     )
     faster = dataclasses.replace(sheet, simulator=scalars)
     twice = _predict(compiler, simulator, faster, "allreduce", dims, number=1)

@@ -30,11 +30,12 @@ struct tile {
 
 template <class T, int R, int C, int G = 2>
 struct reg_tile {
+  static_assert(R > 0 && C > 0 && G > 0, "a register tile has rows, columns and warpgroups");
   static_assert(R % (64 * G) == 0, "each warpgroup holds a multiple of 64 rows: rows % (64 * G) == 0");
   static_assert(C % 16 == 0, "a register tile has a multiple of 16 columns");
   static constexpr int rows = R, cols = C;
   std::unique_ptr<T[]> data = sim::arithmetic() ? std::unique_ptr<T[]>(new T[R * C]()) : nullptr;
-  T& at(int r, int c) { return data[r * C + c]; }
+  T& element_at(int r, int c) { return data[r * C + c]; }
 };
 
 // One value per row of a register tile.
@@ -92,7 +93,7 @@ void accumulate_columns(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, X
   sim::shared_access(*self.f, x.ref(), false);
   const T* in = reinterpret_cast<const T*>(x.storage);
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < X; ++c) t.at(r, j * X + c) += float(in[r * X + c]);
+    for (int c = 0; c < X; ++c) t.element_at(r, j * X + c) += float(in[r * X + c]);
 }
 
 // v = f(v, row, col) for every element of t.
@@ -101,7 +102,7 @@ void map(group<G> self, reg_tile<float, R, C, G>& t, F f) {
   sim::vector_work(*self.f, R * C, 0);
   if (!t.data) return;
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) t.at(r, c) = f(t.at(r, c), r, c);
+    for (int c = 0; c < C; ++c) t.element_at(r, c) = f(t.element_at(r, c), r, c);
 }
 
 // v = f(v, other) element by element.
@@ -119,7 +120,7 @@ void row_reduce(group<G> self, reg_rows<float, R, G>& out, reg_tile<float, R, C,
   if (!t.data) return;
   for (int r = 0; r < R; ++r) {
     float v = first;
-    for (int c = 0; c < C; ++c) v = f(v, t.at(r, c));
+    for (int c = 0; c < C; ++c) v = f(v, t.element_at(r, c));
     out.data[r] = v;
   }
 }
@@ -130,7 +131,7 @@ void map_rows(group<G> self, reg_tile<float, R, C, G>& t, const reg_rows<float, 
   sim::vector_work(*self.f, R * C, 0);
   if (!t.data) return;
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) t.at(r, c) = f(t.at(r, c), by.data[r]);
+    for (int c = 0; c < C; ++c) t.element_at(r, c) = f(t.element_at(r, c), by.data[r]);
 }
 
 namespace sim {
