@@ -66,6 +66,7 @@ class SimulatorScalars:
     hbm_latency_us: float
     l2_bytes_per_us: float
     l2_latency_us: float
+    l2_capacity_bytes: float
     sm_memory_bytes_per_us: float
     sm_shared_bytes_per_us: float
     tma_issue_us: float
@@ -83,6 +84,10 @@ class SimulatorScalars:
     link_latency_us: float
     peer_latency_us: float
     release_us: float
+    acquire_us: float
+    poll_us: float
+    slab_latency_us: float
+    enter_us: float
     flag_latency_us: float
     barrier_us: float
     copy_engine_bytes_per_us: float

@@ -24,9 +24,9 @@ _PK_TOO = words("wait signal")
 ENGINE = words(
     "arithmetic rank_of world_of block_of blocks_of claim_shared ring_init ring_acquire ring_load "
     "ring_commit ring_wait ring_release slab_load slab_use slab_store mma_issue vector_work "
-    "to_float from_float bind_tensor bind_scratch bind_signals bind_mailbox host_state host_rank host_world "
-    "tensor_ref tile_ref signal_ref mailbox_ref ring_core dtype_of unset_registers check_mma fiber "
-    "pk_program"
+    "to_float from_float bind_tensor bind_scratch bind_signals bind_mailbox host_state host_rank "
+    "host_world tensor_ref tile_ref signal_ref mailbox_ref ring_core dtype_of unset_registers "
+    "check_mma fiber pk_program"
 )
 _MATHS = re.compile(
     r"(a?(sin|cos|tan)h?|atan2|exp(2|10|m1)?|log(2|10|1p|b)?|pow|sqrt|rsqrt|cbrt|hypot|fma|fabs|fmod|"

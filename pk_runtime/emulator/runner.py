@@ -70,7 +70,12 @@ class Emulator:
         and from 2 on one rank is slow. Each launch overwrites the inputs of the one before.
         """
         world = len(launches[0])
-        request = [f"world {world}", f"launches {len(launches)}", f"blocks {blocks}", f"seed {seed}"]
+        request = [
+            f"world {world}",
+            f"launches {len(launches)}",
+            f"blocks {blocks}",
+            f"seed {seed}",
+        ]
         inputs = [TensorSpec(n, tuple(t.shape), t.dtype) for n, t in launches[0][0].items()]
         for way, specs in (("input", inputs), ("output", outputs)):
             for spec in specs:

@@ -77,7 +77,11 @@ void take_part(const allocation& a, const view& v, tensor_ref& t) {
 std::int64_t boxes_of(allocation& a, const tensor_ref& t, int copy, int part) {
   static std::int64_t next = 0;
   auto [at, fresh] = a.first_box[copy].try_emplace({t.planes, t.rows, t.cols, part}, next);
-  if (fresh) next += std::int64_t(t.planes) * ceil_div(t.rows, 64) * ceil_div(t.cols * element_bytes(t.type), 128);
+  if (fresh) {
+    const auto boxes = std::int64_t(t.planes) * ceil_div(t.rows, 64) * ceil_div(t.cols * element_bytes(t.type), 128);
+    if (w.ask.warm) w.m->hold(t.owner, next, boxes);
+    next += boxes;
+  }
   return at->second;
 }
 

@@ -4,7 +4,7 @@
 //   resident 2 7                two blocks at a time, in an order drawn from 7
 //   schedule eager|latest|random:7|pct:7:3:400 (or :0 for as long as those before)|exhaustive:first|exhaustive:12=1,31=2
 //   explore listed|exhaustive 1000 10.0     all schedule lines, or every order: at most so many, for so many seconds
-//   wall 5.0                    steps 200000000               trace 3
+//   wall 5.0                    steps 200000000               trace 3                warm 1
 //   input a bf16 128 64         output c bf16 32 64      parameter hbm_bytes_per_us 3.96e6
 #include <charconv>
 #include <cstdlib>
@@ -100,6 +100,7 @@ request read_request(const char* path) {
       words >> mode;
       r.timing = mode == "timing";
     } else if (key == "world") words >> r.world;
+    else if (key == "warm") words >> r.warm;
     else if (key == "sms") words >> r.sms;
     else if (key == "compute_sms") {
       for (int n; words >> n;) r.compute_sms.push_back(n);

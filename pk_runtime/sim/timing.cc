@@ -19,7 +19,7 @@ namespace {
 
 class timing final : public machine {
  public:
-  timing() : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_bytes"), cost_), links_(w.ask.world, cost_),
+  timing() : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_capacity_bytes"), cost_), links_(w.ask.world, cost_),
         under_way_(std::size_t(w.ask.world)) {}
 
   void load(fiber& f, ring_core& ring, int slot, const tile_ref& tile, const tensor_ref& src, coord at) override {
@@ -27,7 +27,7 @@ class timing final : public machine {
     const footprint area = covered(tile, src, at);
     const double start = issue(f, area);
     if (src.owner == rank_of(f)) {
-      ring.full_at[slot] = std::max(ring.full_at[slot], fetch(f, area, start));
+      ring.full_at[slot] = std::max({ring.full_at[slot], fetch(f, area, start), start + cost_.tma_latency});
       return;
     }
     ++ring.loads_in_flight[slot];
@@ -40,12 +40,12 @@ class timing final : public machine {
   double load_slab(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) override {
     in_order(f);
     const footprint area = covered(v, src, at);
-    if (src.owner == rank_of(f)) return fetch(f, area, f.now);
+    if (src.owner == rank_of(f)) return fetch(f, area, f.now) + cost_.slab_latency;
     pulled_.push_back({});
     pulled& p = pulled_.back();
     pull(f, area, src.owner, f.now, [this, &p](double there) {
-      p.at = there;
-      wake(p.waiting, there);
+      p.at = there + cost_.slab_latency;
+      wake(p.waiting, p.at);
     });
     return -double(pulled_.size());  // a ticket: the time is not known yet
   }
@@ -75,11 +75,11 @@ class timing final : public machine {
     f.stores.push_back(std::move(s));
   }
 
-  // Whoever polls sees the flags without another trip to L2.
+  // Whoever polls sees data and flags in the same look at L2.
   void read_letter(fiber& f, const letter& l, const tile_ref& v, double asked) override {
     const double bytes = flagged_bytes(v), before = f.now;
     double& port = f.home->memory_free;
-    port = std::max({asked + cost_.l2_latency, l.arrived_at, port}) + bytes / cost_.sm_memory;
+    port = std::max({asked, l.arrived_at, port}) + cost_.poll + bytes / cost_.sm_memory;
     f.now = std::max(port, memory_.pass_l2(rank_of(f), bytes, f.now));
     f.waited[int(waiting_for::mailbox)] += f.now - before;
   }
@@ -103,6 +103,7 @@ class timing final : public machine {
   void post_signal(fiber& f, counters& c, int target, int slot) override {
     in_order(f);
     if (under_way_[std::size_t(rank_of(f))].wait(f)) park(f, waiting_for::store);
+    charge_transfer(f, true, "wait: all this GPU has sent");
     f.now = std::max(f.now, f.signal_known_at) + cost_.release;
     charge(f, spent::synchronization, "signal");
     in_order(f);
@@ -112,7 +113,7 @@ class timing final : public machine {
   }
 
   void look(fiber& f) override {
-    f.now += cost_.l2_latency;
+    f.now += cost_.acquire;
     charge(f, spent::synchronization, "look at a signal");
   }
 
@@ -121,6 +122,7 @@ class timing final : public machine {
     queue_.push({f.now, order_++, &f});
   }
 
+  void hold(int rank, std::int64_t first_box, std::int64_t boxes) override { memory_.hold(rank, first_box, boxes); }
   void begin(int) override {}
   void end(int rank) override { launch_left(rank); }
 
@@ -213,12 +215,10 @@ class timing final : public machine {
 
   // Into the own memory.
   void keep(fiber& f, pending_store& s, const footprint& a, double start) {
-    s.read_at = into_memory(rank_of(f), s, a, start);
-    if (s.registers) {
-      f.home->memory_free = std::max(start, f.home->memory_free) + a.bytes / cost_.sm_memory;
-      s.read_at = std::max(s.read_at, f.home->memory_free);
-      f.now = s.read_at;
-    }
+    f.home->memory_free = std::max(start, f.home->memory_free) + a.bytes / cost_.sm_memory;
+    s.read_at = std::max(into_memory(rank_of(f), s, a, start), f.home->memory_free);
+    if (s.registers) f.now = s.read_at;
+    else s.read_at += cost_.tma_latency;
     s.landed_at = s.known_at = s.read_at + cost_.l2_latency, s.landed = true;
     if (s.mail != nullptr) deliver_letter(s);
   }
@@ -233,7 +233,7 @@ class timing final : public machine {
     const std::uint64_t number = under_way.begin();
     cross(rank_of(f), to, how, a.bytes, start, [this, s, sent, to, a, number, &under_way](double passed) {
       into_memory(to, *s, a, passed);
-      s->read_at = std::max(passed, sent), s->landed_at = s->read_at + cost_.link_latency;
+      s->read_at = std::max(passed, sent) + (s->registers ? 0 : cost_.tma_latency), s->landed_at = s->read_at + cost_.link_latency;
       s->known_at = s->read_at + cost_.peer_latency, s->landed = true;
       if (s->mail != nullptr) deliver_letter(*s);
       wake(s->waiting, s->read_at);

@@ -18,7 +18,9 @@ struct costs {
         load(ask.parameter("link_load_bytes_per_us")), reduce(ask.parameter("link_reduce_bytes_per_us")),
         link_latency(ask.parameter("link_latency_us")), peer_latency(ask.parameter("peer_latency_us")),
         flag_latency(ask.parameter("flag_latency_us")), local_flag_latency(ask.parameter("local_flag_latency_us")),
-        release(ask.parameter("release_us")) {}
+        release(ask.parameter("release_us")), acquire(ask.parameter("acquire_us")),
+        poll(ask.parameter("poll_us")), slab_latency(ask.parameter("slab_latency_us")),
+        tma_latency(ask.parameter("tma_latency_us")) {}
 
   double flops, elements;                              // of one SM
   double shared, sm_memory, hbm, l2;                   // rates
@@ -26,7 +28,7 @@ struct costs {
   double sm_link, sm_link_load;                        // one SM to a peer, and from one
   double out, in, store, load, reduce;                 // a rank's port; by what drives it
   double link_latency, peer_latency;                   // one way; there and back
-  double flag_latency, local_flag_latency, release;
+  double flag_latency, local_flag_latency, release, acquire, poll, slab_latency, tma_latency;
 };
 
 }  // namespace pk::sim

@@ -33,6 +33,10 @@ footprint covered(const tile_ref& tile, const tensor_ref& t, coord at) {
 memories::memories(int ranks, double l2_bytes, const costs& rates)
     : rates_(rates), ports_(std::size_t(ranks)), cache_(ranks, std::int64_t(l2_bytes) / box_bytes) {}
 
+void memories::hold(int rank, std::int64_t first_box, std::int64_t boxes) {
+  for (std::int64_t i = 0; i < boxes; ++i) cache_.touch(rank, first_box + i);
+}
+
 double memories::missing_share(int rank, const footprint& a) {
   int misses = 0;
   for (int i = 0; i < a.down; ++i)

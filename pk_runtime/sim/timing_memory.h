@@ -30,6 +30,8 @@ class memories {
  public:
   memories(int ranks, double l2_bytes, const costs&);
 
+  void hold(int rank, std::int64_t first_box, std::int64_t boxes);  // in L2 from now on
+
   // From `rank`'s memory, asked for at `at`: when the last byte is on the SM's side of L2.
   double read(int rank, const footprint&, double at);
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ struct plan {
 
 // What the judge asks for; see request.cc for the text form.
 struct request {
-  bool timing = false;
+  bool timing = false, warm = false;  // warm: the tensors are in L2 when a launch begins
   int trace_blocks = 0;  // blocks of each kind that a trace shows; 0: no trace
   int world = 1, sms = 0, launches = 1;
   std::vector<int> compute_sms;  // beside the kernel's comm_sms, of all ranks or by rank; instead of sms
@@ -87,6 +88,9 @@ struct counters {
   std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
   std::map<int, std::vector<struct fiber*>> waiting;  // by index
   std::vector<arrivals> arrived;                      // by index
+  unsigned roles = 0;                                  // that have ever signalled it, as bits
+  std::map<std::array<int, 3>, site> sent_at;          // {launch, source, slot}: the last signal's line
+  std::set<std::array<int, 2>> waited;                 // {launch, slot}: somebody has waited for it
 
   std::uint64_t key(int index) const { return std::uint64_t(rank) << 48 | std::uint64_t(id) << 32 | unsigned(index); }
   int index(int slot, int launch) const { return barrier ? slot : launch % 2 * slots + slot; }
@@ -254,6 +258,7 @@ struct machine {
   virtual void mma_issue(fiber&, double flops) { (void)flops; }
   virtual void mma_wait(fiber&, int pending) { (void)pending; }
   virtual void vector_work(fiber&, double elements, double shared_bytes) { (void)elements, (void)shared_bytes; }
+  virtual void hold(int rank, std::int64_t first_box, std::int64_t boxes) { (void)rank, (void)first_box, (void)boxes; }
   virtual void run() = 0;
 };
 
