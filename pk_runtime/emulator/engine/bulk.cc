@@ -141,7 +141,7 @@ void bulk_commit() {
   pause();
 }
 
-void bulk_wait(int pending, bool read_only, site) {
+void bulk_wait(int pending, bool read_only, site where) {
   thread& t = *m.running;
   const auto groups = std::uint32_t(pending);
   t.polled.clear();
@@ -153,7 +153,7 @@ void bulk_wait(int pending, bool read_only, site) {
   for (std::uint32_t g = complete; g > 0; --g) {
     thread::moments& moment = t.group_moments[g];
     if (moment.landed != 0) break;
-    if (moment.read == 0) moment.read = t.now;
+    if (moment.read == 0) moment.read = t.now, moment.read_at = where;
     if (!read_only) moment.landed = t.now;
   }
   t.free_group = std::max(t.free_group, complete);

@@ -68,6 +68,7 @@ struct thread {
   std::uint32_t free_group = 0;                   // groups whose sources this thread has seen free
   struct moments {
     std::uint32_t issued = 0, read = 0, landed = 0;  // when this thread did so and saw so; 0: it has not
+    site read_at = 0;                                // where it waited for the read
   };
   std::map<std::uint32_t, moments> group_moments;
   std::uint32_t mma_groups = 0;

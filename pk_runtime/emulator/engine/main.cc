@@ -231,7 +231,11 @@ void explain_trap() {
       else if (range) out << " of " << named(f.object) << ": slot " << f.slot << ", plane or rank " << f.plane << ", row " << f.row << ", column " << f.col;
       else out << " of " << named(f.object) << ", slot " << f.slot;
       if (!range) out << ": saw " << f.seen << ", wanted " << f.wanted;
-      out << ", launch " << f.epoch;
+      const bool counts = !range && !ring && kind != sm90::failure_kind::mailbox;
+      if (counts && f.seen > f.wanted && f.seen - f.wanted < 1u << 16)
+        out << " (the count went past what is waited for: a fast rank has signalled again before this one looked; a wait "
+               "must accept at least its count)";
+      out << ", in launch " << f.epoch;
       m.end = {range ? "fault" : "deadlock", out.str()};
       return;
     }

@@ -65,7 +65,7 @@ reason not_awaited(const past_access& p, const thread& u, const thread& t) {
   if (landed || (!released && at.landed != 0)) return {};
   if (read || (!released && at.read != 0))
     return {"read_wait", "its thread has waited only with cp.async.bulk.wait_group.read, which frees the source and does not say that the data "
-                         "has landed: wait for the whole group before the signal"};
+                         "has landed: wait for the whole group before the signal", at.read_at};
   return {"no_wait", "its thread has not waited for that bulk group (cp.async.bulk.wait_group) before the signal"};
 }
 
