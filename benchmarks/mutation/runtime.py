@@ -2,9 +2,10 @@
 
     python3 -m benchmarks.mutation.runtime [--hazard H1] [--seeds 4] [--json OUT] [--markdown OUT]
 
-Every mutant is compiled with a kernel that uses the place and run on two virtual GPUs, three launches
-back to back, under one random order of threads after the other, until it is flagged as it must be.
-The same kernels with the unchanged headers are run first, under all orders, and must be clean.
+Every mutant is compiled with a kernel that uses the place and run on two or three virtual GPUs,
+three launches back to back, under one random order of threads after the other, until it is flagged
+as it must be. The same kernels with the unchanged headers are run first, under all orders, and must
+be clean.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from pk_runtime.kernels import shipped_names
 from pk_runtime.simulator import TensorSpec
 
 CACHE = Path(".pkforge") / "emulator"
-WORLD, LAUNCHES = 2, 3
+LAUNCHES = 3
 WALL_S = 30.0
 DIMS = {"M": 64, "N": 64}
 
@@ -55,7 +56,7 @@ def emulate(
     dims: dict[str, int] | None = None,
     blocks: int = 1,
     seed: int = 0,
-    world: int = WORLD,
+    world: int = 2,
 ) -> tuple[Emulation, bool]:
     """One run, and whether its outputs are right (a kernel of `sources/` has no problem: True)."""
     runner = Emulator(LocalExecutor(), folder)
@@ -68,7 +69,9 @@ def emulate(
             for _ in range(LAUNCHES)
         ]
         specs = [TensorSpec("y", shape, torch.bfloat16)]
-        run = runner.run(program, launches=launches, outputs=specs, blocks=blocks, seed=seed, wall_s=WALL_S)
+        run = runner.run(
+            program, launches=launches, outputs=specs, blocks=blocks, seed=seed, wall_s=WALL_S
+        )
         return run, True
     problem = _problem_of(kernel)
     sizes = dict(next(s for s in problem.shapes if s.name == "tiny").dims) | (dims or {})
@@ -80,7 +83,9 @@ def emulate(
         TensorSpec(name, spec.shape, spec.dtype)
         for name, spec in problem.output_specs(sizes, world).items()
     ]
-    run = runner.run(program, launches=launches, outputs=specs, blocks=blocks, seed=seed, wall_s=WALL_S)
+    run = runner.run(
+        program, launches=launches, outputs=specs, blocks=blocks, seed=seed, wall_s=WALL_S
+    )
     golden = [problem.golden(inputs) for inputs in launches]
     right = bool(run.outputs) and all(
         _close(mine[name], value)
@@ -133,8 +138,9 @@ def examine(
     kind, placed, seed = "", False, -1
     for seed in seeds:
         run, _ = emulate(
-            mutant.kernel, program, folder, dims=mutant.dims, blocks=mutant.blocks, seed=seed
-        )
+            mutant.kernel, program, folder,
+            dims=mutant.dims, blocks=mutant.blocks, seed=seed, world=mutant.world,
+        )  # fmt: skip
         kind, placed = judge(mutant, run, text)
         if kind:
             break
@@ -154,15 +160,19 @@ def false_alarms(
 ) -> list[str]:
     """What is said of the unchanged headers: nothing, if all is well."""
     said = []
-    once = {(m.kernel, *sorted(m.knobs.items()), *sorted(m.dims.items()), m.blocks): m for m in mutants}
+    once = {
+        (m.kernel, *sorted(m.knobs.items()), *sorted(m.dims.items()), m.blocks, m.world): m
+        for m in mutants
+    }
     for mutant in once.values():
         if mutant.kernel in ("one_slot_too_few", "add"):
             continue  # wrong by themselves
         program = EmulatorBuilder(cache).program(candidate_of(mutant))
         for seed in seeds:
             run, right = emulate(
-                mutant.kernel, program, folder, dims=mutant.dims, blocks=mutant.blocks, seed=seed
-            )
+                mutant.kernel, program, folder,
+                dims=mutant.dims, blocks=mutant.blocks, seed=seed, world=mutant.world,
+            )  # fmt: skip
             if run.outcome != "finished" or not right:
                 said.append(f"{mutant.kernel}, seed {seed}: {run}")
     return said
@@ -170,10 +180,20 @@ def false_alarms(
 
 def table(results: Sequence[Result]) -> str:
     """Markdown: one row per mutant."""
-    lines = ["| hazard | edit | kernel | flagged as | place named | seed |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| hazard | edit | kernel | flagged as | place named | seed |",
+        "|---|---|---|---|---|---|",
+    ]
     for r in results:
         seed = str(r.seed) if r.caught else ""
-        row = (r.hazard, r.what, f"`{r.kernel}`", r.kind or "**missed**", "yes" if r.placed else "no", seed)
+        row = (
+            r.hazard,
+            r.what,
+            f"`{r.kernel}`",
+            r.kind or "**missed**",
+            "yes" if r.placed else "no",
+            seed,
+        )
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
@@ -183,12 +203,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.mutation.runtime", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--hazard", action="append", help="H1 to H18; default: all")
+    parser.add_argument("--only", help="mutants whose description contains this")
     parser.add_argument("--seeds", type=int, default=4, help="orders of threads to try")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     todo = [m for m in RUNTIME_MUTANTS if not options.hazard or m.hazard in options.hazard]
+    todo = [m for m in todo if not options.only or options.only in m.what]
     seeds, started = range(options.seeds), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         alarms = false_alarms(seeds, Path(folder), todo)

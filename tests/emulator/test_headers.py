@@ -11,6 +11,8 @@ from pk_runtime.emulator import EmulatorBuilder
 from pk_runtime.emulator.builder import HEADERS
 from pk_runtime.kernels import shipped_names
 
+pytestmark = pytest.mark.timeout(300)  # the first test builds the engine
+
 QUICK = ("allreduce_ll", "allgather", "gemm_reducescatter")
 
 
@@ -56,9 +58,7 @@ def test_every_edit_has_its_place_in_the_headers() -> None:
         "a block ends while its store reads shared memory",
     ],
 )
-def test_an_edit_is_flagged_at_its_place(
-    cache: Path, tmp_path: Path, what: str
-) -> None:
+def test_an_edit_is_flagged_at_its_place(cache: Path, tmp_path: Path, what: str) -> None:
     mutant = next(m for m in RUNTIME_MUTANTS if m.what == what)
     result = examine(mutant, range(3), tmp_path, cache)
     assert result.caught, what
@@ -82,7 +82,7 @@ def test_additions_of_two_gpus_to_one_address_are_flagged(
 
 
 def test_a_header_that_is_not_there_is_refused(cache: Path) -> None:
-    with pytest.raises(KeyError, match="pk/sm90/none.h"):
+    with pytest.raises(KeyError, match=r"pk/sm90/none\.h"):
         EmulatorBuilder(cache, headers={"pk/sm90/none.h": ""}).program(
             Candidate("pk", {"kernel.cu": source_of("allgather")})
         )

@@ -14,6 +14,8 @@ from pk_runtime.simulator import RankTensors, TensorSpec
 SOURCES = Path(__file__).parent / "sources"
 SHAPE = (64, 64)
 
+pytestmark = pytest.mark.timeout(300)  # the first test builds the engine
+
 
 def inputs(launches: int, world: int) -> list[list[RankTensors]]:
     make = torch.Generator().manual_seed(3)
