@@ -52,6 +52,7 @@ WHOLE, END_WHOLE = ("-Wl,--whole-archive",), ("-Wl,--no-whole-archive",)
 ENGINE_FLAGS = ("-std=c++20", "-O2", "-g0", *GCC_MESSAGES)
 GPU_FLAGS = ("-std=c++20", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcompiler", "-H")
 CUBIN_FLAGS = (*GPU_FLAGS, "-cubin", "-Xptxas", "-v")
+TRACE_FLAGS = ("-DPK_TRACE",)
 LIBRARY_FLAGS = (*GPU_FLAGS, "-shared", "-Xcompiler", "-fPIC")
 
 
@@ -107,9 +108,14 @@ class Compiler:
         """The sm_90a machine code of a pk or cuda candidate; `kernel.log` lies beside it."""
         return self._gpu(candidate, CUBIN_FLAGS, "kernel.cubin")
 
-    def library(self, candidate: Candidate) -> Path:
-        """A shared library with the sm_90a kernel and the functions that launch it."""
-        return self._gpu(candidate, LIBRARY_FLAGS, "kernel.so")
+    def library(self, candidate: Candidate, *, trace: bool = False) -> Path:
+        """A shared library with the sm_90a kernel and the functions that launch it.
+
+        With `trace` the kernel records a timeline of every launch (see gpu/timeline.py), which
+        makes it somewhat slower.
+        """
+        flags = (*LIBRARY_FLAGS, *TRACE_FLAGS) if trace else LIBRARY_FLAGS
+        return self._gpu(candidate, flags, "kernel.so")
 
     def _gpu(self, candidate: Candidate, flags: tuple[str, ...], result: str) -> Path:
         if candidate.language == "triton":

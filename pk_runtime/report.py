@@ -184,7 +184,7 @@ def path_of(run: Mapping[str, Any]) -> Split:
     whole = sum(parts[name] for name in shared)
     tail = min(max(0.0, idle), whole)
     for name in shared:
-        parts[name] -= tail * parts[name] / whole if whole else 0.0
+        parts[name] *= 1 - tail / whole if whole else 1.0  # never below 0, however it rounds
     split = Split(
         parts["compute"], parts["memory"], parts["link"], exposed, synchronization, launch, tail
     )

@@ -5,9 +5,11 @@ The command line colours them and the service stores them; no line depends on a 
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pk_runtime.report import brief, stored_report, text
+from sandbox.labels import MEANING as LABEL_MEANING
+from sandbox.labels import Label
 from sandbox.verdict import Status, Timing, Verdict
 
 WIDTH = 100
@@ -55,6 +57,9 @@ def explain(verdict: Verdict) -> list[str]:
         lines += section(verdict.evidence)
     if verdict.timings:
         lines += ["", *_timings(verdict.timings)]
+    for label in verdict.labels:
+        meaning = LABEL_MEANING.get(cast(Label, label), "")
+        lines += ["", *_wrapped(f"label {label}: {meaning}")]
     lines += ["", *_wrapped(f"next: {NEXT[verdict.status]}"), "", *_footer(verdict)]
     return lines
 

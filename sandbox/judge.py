@@ -25,6 +25,7 @@ from problems.hosting import InProcessHost, ProblemHost
 from sandbox.gpu.judging import GpuJudging
 from sandbox.gpu.machine import TargetNotAvailable as TargetNotAvailable
 from sandbox.isolation import Capabilities
+from sandbox.labels import labels
 from sandbox.problem_host import CustomProblem, ProblemSource, open_host
 from sandbox.rules import scan
 from sandbox.stages import Progress, StageFailed
@@ -190,6 +191,7 @@ class Judge:
             versions=self._versions(problem, draft.target),
             source=draft.candidate.source_digest(),
             shapes=draft.shapes,
+            labels=labels(draft.candidate),
         )
 
     def _must_run_on_gpus(self, problem: ProblemSource, target: Target) -> None:

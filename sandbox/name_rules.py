@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sandbox.rule_parts import KEYWORDS, Place, words
+from sandbox.rule_parts import KEYWORDS, OPERATING_SYSTEM, Place, words
 from sandbox.tokens import Token
 
 # What the headers of glibc that <pk/pk.h> includes declare, and more of the kind.
-C_NAMES = words((Path(__file__).parent / "c_names.txt").read_text(encoding="utf-8"))
+_LISTED = (Path(__file__).parent / "c_names.txt").read_text(encoding="utf-8")
+C_NAMES = words(_LISTED) | OPERATING_SYSTEM
 # Words that an author may well want for a variable; as values they need a pointer to do harm.
 PLAIN_WORDS = words(
     "pipe index link select remove rewind access free div read write sync truncate close time open "

@@ -27,8 +27,8 @@ _ENDED_BY = ("finished", "race", "deadlock", "fault", "refused")
 class Emulation:
     """How a run ended. `outputs[launch][rank][name]` are there if every launch was completed.
 
-    `race`: it ran to its end, and `findings` are not empty. `deadlock` and `fault`: `summary` is the
-    kernel's own record of who gave up or what was out of range, `waiting` who waits for what.
+    `race`: it ran to its end, and `findings` are not empty. `deadlock` and `fault`: `summary` is
+    the kernel's own record of who gave up or what was out of range, `waiting` who waits for what.
     """
 
     outcome: Outcome

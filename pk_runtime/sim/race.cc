@@ -169,6 +169,9 @@ std::string missing(const epoch& e, const access& a, const access& b) {
   if (const release_note* n = release_by_another_role(k, a, later.rank, &by))
     return printf_string("the %s of that block %s%s, but that publishes only what its own role has stored",
                          name_of(by->role), released(*n).c_str(), mark_of(n->at).c_str());
+  for (auto n = k.releases.rbegin(); n != k.releases.rend(); ++n)
+    if (n->counter != nullptr && n->launch == a.launch && n->rank == later.rank && n->when < a.when)
+      return name + " " + released(*n) + mark_of(n->at) + " before that and publishes nothing after it";
   return name + " publishes nothing after that: no signal, barrier or ring commit follows";
 }
 
@@ -193,7 +196,9 @@ bool came_in_wrong_order(const access& first, const access& second, const attemp
 std::string edge(const found& r) {
   if (r.proxies) return missing_fence(r);
   if (r.swapped) return missing(r.now, r.second, r.first);
-  return missing(r.before, r.first, r.second);
+  const std::string text = missing(r.before, r.first, r.second);
+  const bool twice = r.first.does != action::read && r.second.does != action::read && r.first.worker != r.second.worker;
+  return twice && r.first.launch == r.second.launch ? "perhaps one of the two has a wrong place or rank; " + text : text;
 }
 
 std::string entry(const access& a) {

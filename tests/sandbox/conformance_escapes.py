@@ -73,7 +73,9 @@ def the_first_process_cannot_be_touched(executor: Executor, folder: Path) -> Non
             "os.kill(1, 2); raise OSError",
             "os.kill(1, 15); raise OSError",
             "os.kill(1, 19); raise OSError",
-            "open('/proc/1/mem', 'rb').read(1)",
+            "open('/proc/1/mem', 'rb')",  # opening is what must be refused, not reading at 0
+            "open('/proc/1/task/1/mem', 'r+b')",
+            "open('/proc/1/maps').read()",
             "open('/proc/sys/kernel/core_pattern', 'w').write('x')",
             "open('/proc/sys/user/max_user_namespaces', 'w').write('1')",
             "open('/proc/sysrq-trigger', 'w').write('h')",

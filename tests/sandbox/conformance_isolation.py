@@ -104,6 +104,18 @@ def special_modes_do_not_come_back(executor: Executor, folder: Path) -> None:
 
 
 @isolated
+def what_is_closed_comes_back_open(executor: Executor, folder: Path) -> None:
+    source = """
+import os
+os.makedirs("in/ner"); open("in/ner/file", "w").write("x"); open("secret", "w").write("y")
+for path in ("secret", "in/ner/file", "in/ner", "in", "."): os.chmod(path, 0)
+"""
+    assert run(executor, folder, source).ok
+    assert (folder / "in" / "ner" / "file").read_text() == "x"
+    assert (folder / "secret").read_text() == "y"
+
+
+@isolated
 def total_disk(executor: Executor, folder: Path) -> None:
     fill = """
 import os, sys

@@ -45,7 +45,13 @@ def test_derived_seeds_differ_and_repeat() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
-    [("deadlock", "deadlock"), ("fault", "crashed"), ("timeout", "timeout"), ("dirty", "race")],
+    [
+        ("deadlock", "deadlock"),
+        ("fault", "crashed"),
+        ("timeout", "timeout"),
+        ("dirty", "race"),
+        ("race", "race"),
+    ],
 )
 def test_outcomes_become_statuses(outcome: Outcome, status: Status) -> None:
     report = {"outcome": outcome, "summary": "what happened", "rank": 3, "waits": [{"rank": 1}]}

@@ -160,7 +160,7 @@ def test_races_between_ranks_are_named_under_every_schedule(
             assert word in report["summary"]
 
 
-# A consumer writes x to its own part of `mid` from registers, the loader of the same block brings it back to y.
+# A communicator writes x to `mid` from registers and brings it back, to y.
 THROUGH_MEMORY = """
   using S = slab<bf16, 64, 64, 1>;
   using T = tile<bf16, 64, 64>;

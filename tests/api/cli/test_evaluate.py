@@ -214,3 +214,36 @@ def test_what_cannot_be_repeated_says_why(
     ran = run("eval", "--replay", "verdict.json", *options)
     assert (ran.code, ran.out) == (code, ""), ran
     assert said in ran.err
+
+
+@pytest.mark.slow
+def test_every_order_of_synchronization_and_one_run_again(run: Run, tmp_path: Path) -> None:
+    source = (KERNELS / "allreduce_push.cu").read_text()
+    (tmp_path / "push.cu").write_text(source)
+    options = ("--problem", "allreduce", "--shape", "tiny", "--quick", "--json", *ON)
+    ran = run("eval", "push.cu", "--schedules", "exhaustive", *options)
+    verdict = json.loads(ran.out)
+    assert (ran.code, verdict["status"]) == (0, "correct"), verdict["evidence"]
+    assert "order" in verdict["evidence"]["summary"]
+    (tmp_path / "push.cu").write_text(source.replace("signal(self, g.ready,", "(void)(", 1))
+    failed = json.loads(run("eval", "push.cu", *options).out)
+    assert failed["status"] == "deadlock", failed["evidence"]
+    again = run("eval", "push.cu", "--replay", failed["evidence"]["replay"], *options)
+    assert (again.code, json.loads(again.out)["status"]) == (1, "deadlock")
+
+
+@pytest.mark.usefixtures("trusting")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--schedules", "many"), "or exhaustive"),
+        (("--schedules", "0"), "1 to 100000"),
+        (("--replay", "shape=tiny schedule=eager"), "is no run of a check"),
+    ],
+)
+def test_what_cannot_be_explored(
+    run: Run, kernel: str, options: tuple[str, ...], said: str
+) -> None:
+    ran = run("eval", kernel, "--problem", "allreduce", *ON, *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
