@@ -29,7 +29,7 @@ def emulate(
     builder: EmulatorBuilder, folder: Path, name: str, *, fixed: int, seed: int
 ) -> tuple[Emulation, list[list[RankTensors]]]:
     source = (SOURCES / f"{name}.cu").read_text()
-    program = builder.program(Candidate("pk", {f"{name}.cu": source}, {"fixed": fixed}))
+    program = builder.program(Candidate("pk", {"kernel.cu": source}, {"fixed": fixed}))
     launches = inputs(3, 2)
     specs = [TensorSpec("y", SHAPE, torch.bfloat16)]
     runner = Emulator(LocalExecutor(), folder)
@@ -38,7 +38,7 @@ def emulate(
 
 def line_of(name: str, text: str) -> str:
     lines = (SOURCES / f"{name}.cu").read_text().splitlines()
-    return f"{name}.cu:{next(i for i, line in enumerate(lines, 1) if text in line)}"
+    return f"kernel.cu:{next(i for i, line in enumerate(lines, 1) if text in line)}"
 
 
 def test_a_signal_after_a_source_read_wait(builder: EmulatorBuilder, tmp_path: Path) -> None:

@@ -169,7 +169,8 @@ void bulk_wait(int pending, bool read_only, site where) {
   for (std::uint32_t g = complete; g > 0; --g) {
     thread::moments& moment = t.group_moments[g];
     if (moment.landed != 0) break;
-    if (moment.read == 0) moment.read = t.now, moment.read_at = where;
+    if (moment.read == 0) moment.read = t.now;
+    if (read_only) moment.read_at = where;  // the last one, which a signal follows
     if (!read_only) moment.landed = t.now;
   }
   t.free_group = std::max(t.free_group, complete);

@@ -218,16 +218,17 @@ void report_end(const char* path) {
   out << ",\"waiting\":[";
   bool first = true;
   int listed = 0;
-  if (!m.end.outcome.empty())
+  for (const bool polls : {true, false}) {  // who looks at memory is the cause, who is at a barrier waits for them
+    if (m.end.outcome.empty()) break;
     for (const thread* t : m.threads) {
-      if (t == nullptr || t->state != thread::blocked || t->waits_for.starts_with("the other") || ++listed > 64)
-        continue;
-      out << (first ? "" : ",") << "{\"rank\":" << t->rank << ",\"block\":" << t->block << ",\"thread\":" << t->index
-          << ",\"for\":";
+      if (t == nullptr || t->waits_for.empty() || t->clocked != polls || ++listed > 64) continue;
+      out << (first ? "" : ",") << "{\"rank\":" << t->rank << ",\"block\":" << t->block;
+      out << ",\"thread\":" << t->index << ",\"for\":";
       text(out, t->waits_for);
       out << '}';
       first = false;
     }
+  }
   out << "],\"findings\":[";
   for (std::size_t i = 0; i < findings.size(); ++i) {
     const finding& f = findings[i];

@@ -95,7 +95,6 @@ block& block_of(const thread& t) { return *m.ranks[std::size_t(t.rank)].blocks[s
 
 void wake(thread& t) {
   t.state = thread::ready;
-  t.waits_for.clear();
   m.ready[std::size_t(t.rank)].push_back(&t);
 }
 
@@ -114,6 +113,7 @@ void wait_until(std::string what, bool clocked, std::function<bool()> wakes) {
   t.wakes = std::move(wakes);
   if (t.wakes) watchers.push_back(&t);
   to_main(t);
+  t.waits_for.clear();  // not before it runs: one that only the clock woke still waits
 }
 
 void look_at_waiters() {
@@ -191,6 +191,7 @@ void start_launch(int rank, int blocks, int threads, int shared_bytes, const voi
           {unsigned(t->index), 0, 0}, {unsigned(b->number), 0, 0}, dim3(unsigned(threads)), dim3(unsigned(blocks))};
       t->base = begin;
       t->frame = 0;
+      t->waits_for.clear();
       t->lazy = m.seed % 2 == 1 && m.chance(4);
       t->misses.clear();
       for (int i = 0; i < 4; ++i) t->fence[i] = {}, t->unfenced[i].clear();
