@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pk_runtime.report import Taxes
 from pk_runtime.sheet import Collective, GemmTile, Sheet
 
-SOURCE = (
+_SOURCE = (
     "modelled PyTorch baseline: cuBLAS time fitted to measured GEMMs, NCCL time interpolated from "
     "measured collectives (CUDA graph replay where measured), copies that reorder a tensor at a "
     "measured share of the local copy rate, one after the other"
@@ -28,6 +28,12 @@ SOURCE = (
 # 4-D all-to-all of 8.4, 33.6, 134 and 537 MB takes 16, 58, 230 and 890 us more with its two
 # reordering copies than without them.
 REORDERING_RATE = 0.6
+
+
+_UNCALIBRATED = (
+    "modelled PyTorch baseline from published figures and estimates, uncalibrated: a GEMM, a "
+    "collective and copies, one after the other"
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class BaselineWork:
     collective: str | None
     collective_bytes: int
     copies: tuple[int, ...] = ()
+
+
+def source(sheet: Sheet) -> str:
+    """Where a modelled baseline's time comes from, as a sentence part."""
+    return _SOURCE if sheet.calibrated else _UNCALIBRATED
 
 
 def baseline_us(work: BaselineWork, sheet: Sheet) -> float:

@@ -26,7 +26,7 @@ _FILE_BLOCK_BYTES = 512
 # A limit that cannot be set is lower already.
 _SET_LIMITS = (
     'ulimit -c 0; ulimit -f "$1" 2>/dev/null; '
-    'if [ "$2" -gt 0 ]; then ulimit -H -t "$(($2 + 1))"; ulimit -S -t "$2"; fi 2>/dev/null; '
+    'if [ "$2" -gt 0 ]; then ulimit -S -t "$2"; ulimit -H -t "$(($2 + 1))"; fi 2>/dev/null; '
     'shift 2; exec "$@"'
 )
 

@@ -21,7 +21,8 @@ class Exploration:
     `complete` says that every order of synchronization was run that could make a difference;
     `stopped_by` why it was not: "number", "wall", "finding", "outputs" (more than 16 different
     sets), "too_long" (a run with more than 4,096 events), "diverged" (a schedule could not be
-    repeated). `redundant` counts runs of the search that were given up as repetitions.
+    repeated). `redundant` counts runs of the search that were given up as repetitions. `diagnosis`
+    is the report of the run that found something, or of the last that finished.
     """
 
     outcome: Outcome
@@ -58,10 +59,10 @@ def read_exploration(
     report: dict[str, Any], kinds: list[tuple[Schedule, list[list[RankTensors]]]]
 ) -> Exploration:
     """What a report tells of; ValueError, KeyError or TypeError if it is malformed."""
-    finding = report.get("finding")
-    if report["stopped_by"] == "finding" and not isinstance(finding, dict):
-        finding = lost("a schedule ended the program without a report")
-    outcome = finding.get("outcome") if isinstance(finding, dict) else "finished"
+    last = report.get("last_report")
+    if not isinstance(last, dict):
+        last = lost("a schedule ended the program without a report")
+    outcome = last.get("outcome") if report["stopped_by"] == "finding" else "finished"
     if outcome not in ENDED_BY or not isinstance(report["complete"], bool):
         raise ValueError("it has an unknown outcome")
     return Exploration(
@@ -72,7 +73,7 @@ def read_exploration(
         stopped_by=str(report["stopped_by"]),
         last=Schedule(report["last_schedule"]) if report["last_schedule"] else None,
         outputs=kinds,
-        diagnosis=finding if isinstance(finding, dict) else {},
+        diagnosis=last if report["schedules_run"] else {},
     )
 
 

@@ -36,6 +36,7 @@ DTYPE_WORDS = {
     torch.int32: "i32",
 }
 MEMORY_BYTES = 6 << 30
+COMPUTE_SMS = 5  # of a functional run
 REPORT_BYTES = 4 << 20
 TRACE_BYTES = 64 << 20
 TRACE_BLOCKS = 3
@@ -95,7 +96,7 @@ class Simulator:
         sheet: Sheet,
         schedule_seed: int = 0,
         schedule: Schedule | None = None,
-        compute_sms: int = 5,
+        compute_sms: int = COMPUTE_SMS,
         grid: Grid | None = None,
         wall_s: float = 10.0,
     ) -> FunctionalRun:
@@ -173,6 +174,7 @@ class Simulator:
         outputs: Sequence[TensorSpec],
         world_size: int,
         sheet: Sheet,
+        compute_sms: int | None = None,
         warm: bool = False,
         wall_s: float = 60.0,
         trace: Path | bool = False,
@@ -181,6 +183,7 @@ class Simulator:
 
         Tensors have shapes and no contents. They come from HBM, as those of a caller who has done
         something else in between; if `warm`, they are in L2, as those of a loop over one call.
+        With all SMs of the sheet, or `compute_sms` beside the kernel's communicator SMs.
         `trace` records what a few blocks of each kind do on every rank, and the use of links and
         memory: True keeps it in the result, a path has it written there as well, as Chrome trace
         events. OSError if that file cannot be written.
@@ -188,7 +191,7 @@ class Simulator:
         request = [
             "mode timing",
             f"world {world_size}",
-            f"sms {sheet.chip.sms}",
+            f"compute_sms {compute_sms}" if compute_sms else f"sms {sheet.chip.sms}",
             f"warm {int(warm)}",
             f"wall {wall_s}",
             f"trace {TRACE_BLOCKS if trace else 0}",

@@ -2,8 +2,9 @@
 
 The engine knows only addresses of calls: it writes `<@1a2b,3c4d>`, the chain of calls from a role
 into the engine, innermost first. Here each such mark becomes " (kernel.cu:41, in
-pk/common/gemm.h:57)", part of a parenthesis before it, or nothing where the line is unknown. The program is the candidate's, so it
-is read by addr2line through the executor that ran it, and all of it is data to be bounded.
+pk/common/gemm.h:57)", part of a parenthesis before it, or nothing where the line is unknown. The
+program is the candidate's, so it is read by addr2line through the executor that ran it, and all of
+it is data to be bounded.
 """
 
 import re

@@ -5,9 +5,11 @@ The command line colours them and the service stores them; no line depends on a 
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pk_runtime.report import brief, stored_report, text
+from sandbox.labels import MEANING as LABEL_MEANING
+from sandbox.labels import Label
 from sandbox.verdict import Status, Timing, Verdict
 
 WIDTH = 100
@@ -51,10 +53,13 @@ def explain(verdict: Verdict) -> list[str]:
     if not verdict.correct:
         lines.append(f"  stage: {verdict.stage}{_place(verdict.evidence)}")
     lines += ["", *_wrapped(verdict.summary)]
-    for section in (_diagnostics, _violations, _waits, _findings):
+    for section in (_diagnostics, _violations, _waits, _findings, _replays):
         lines += section(verdict.evidence)
     if verdict.timings:
         lines += ["", *_timings(verdict.timings)]
+    for label in verdict.labels:
+        meaning = LABEL_MEANING.get(cast(Label, label), "")
+        lines += ["", *_wrapped(f"label {label}: {meaning}")]
     lines += ["", *_wrapped(f"next: {NEXT[verdict.status]}"), "", *_footer(verdict)]
     return lines
 
@@ -65,7 +70,8 @@ def _knobs(verdict: Verdict) -> str:
 
 
 def _place(evidence: Mapping[str, Any]) -> str:
-    words = {"shape": "shape", "world_size": "ranks", "schedule_seed": "schedule"}
+    words = {"shape": "shape", "world_size": "ranks", "schedule_seed": "schedule",
+             "schedule": "schedule"}  # fmt: skip
     names = (*words, "launch", "rank", "block", "role")
     parts = [f"{words.get(name, name)} {evidence[name]}" for name in names if name in evidence]
     return f", {', '.join(parts)}" if parts else ""
@@ -113,6 +119,16 @@ def _waits(evidence: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(rows)
     if len(records) > _MOST_WAITS:
         yield f"  and {len(records) - _MOST_WAITS} more that wait"
+
+
+def _replays(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """The run that failed, and the smallest one that fails in the same way."""
+    if "replay" in evidence:
+        yield ""
+        yield f"  replay: {evidence['replay']}"
+    smallest = evidence.get("smallest")
+    if isinstance(smallest, Mapping) and "replay" in smallest:
+        yield f"  smallest: {smallest['replay']}"
 
 
 def _waited_for(record: Mapping[str, Any]) -> str:

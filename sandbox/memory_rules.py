@@ -67,7 +67,7 @@ def _ampersand(code: Sequence[Token], at: int, parameters: frozenset[str]) -> It
     if token.text == "&" and before in _BEFORE_UNARY:
         yield (token.line, f"&{after}", "it takes the address of something",
                "Pass tiles and layouts by reference; there is no use for pointers")  # fmt: skip
-    elif after in {">", ",", ";", "...", "]", "{"} or before == "operator":
+    elif after in {">", ";", "...", "]", "{"} or (after == "," and not _in_parameters(code, at)):
         yield (
             token.line,
             f"{before}{token.text}",
@@ -98,6 +98,17 @@ def _casts(code: Sequence[Token], at: int) -> bool:
     declarator = follows.text in {"const", "noexcept", "requires", "override"}
     operand = follows.kind in {"name", "number", "text"} or follows.text in _OPERANDS
     return operand and not declarator
+
+
+def _in_parameters(code: Sequence[Token], at: int) -> bool:
+    """Whether the nearest bracket around this place is round and not that of a template."""
+    depth = 0
+    for token in reversed(code[:at]):
+        depth += token.text in CLOSING or token.text == ">"
+        depth -= token.text in OPENING or token.text == "<"
+        if depth < 0:
+            return token.text == "("
+    return False
 
 
 def _is_declaration(code: Sequence[Token], at: int) -> bool:

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sandbox.rule_parts import KEYWORDS, Place, words
+from sandbox.rule_parts import KEYWORDS, OPERATING_SYSTEM, Place, words
 from sandbox.tokens import Token
 
 # What the headers of glibc that <pk/pk.h> includes declare, and more of the kind.
-C_NAMES = words((Path(__file__).parent / "c_names.txt").read_text(encoding="utf-8"))
+_LISTED = (Path(__file__).parent / "c_names.txt").read_text(encoding="utf-8")
+C_NAMES = words(_LISTED) | OPERATING_SYSTEM
 # Words that an author may well want for a variable; as values they need a pointer to do harm.
 PLAIN_WORDS = words(
     "pipe index link select remove rewind access free div read write sync truncate close time open "
@@ -24,9 +25,9 @@ _PK_TOO = words("wait signal")
 ENGINE = words(
     "arithmetic rank_of world_of block_of blocks_of claim_shared ring_init ring_acquire ring_load "
     "ring_commit ring_wait ring_release slab_load slab_use slab_store mma_issue vector_work "
-    "to_float from_float bind_tensor bind_scratch bind_signals bind_mailbox host_state host_rank host_world "
-    "tensor_ref tile_ref signal_ref mailbox_ref ring_core dtype_of unset_registers check_mma fiber "
-    "pk_program"
+    "to_float from_float bind_tensor bind_scratch bind_signals bind_mailbox host_state host_rank "
+    "host_world tensor_ref tile_ref signal_ref mailbox_ref ring_core dtype_of unset_registers "
+    "check_mma fiber pk_program"
 )
 _MATHS = re.compile(
     r"(a?(sin|cos|tan)h?|atan2|exp(2|10|m1)?|log(2|10|1p|b)?|pow|sqrt|rsqrt|cbrt|hypot|fma|fabs|fmod|"

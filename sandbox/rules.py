@@ -1,4 +1,4 @@
-"""What a pk kernel may not contain: a first filter that informs its author, not the defence itself.
+"""What a kernel may not contain: a first filter that informs its author, not the defence itself.
 
 The rules keep a kernel at the level of tiles, peers and signals, where the simulator sees all that
 it does. Whoever gets past them is still in a sandbox, without the expected results.
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from pk_runtime.candidate import Candidate
-from sandbox import raw_rules
+from sandbox import raw_rules, triton_rules
 from sandbox.memory_rules import memory
 from sandbox.name_rules import known_names
 from sandbox.rule_parts import (
@@ -95,17 +95,21 @@ _RESERVED = re.compile(r"__|^_[A-Z]")
 
 
 def scan(candidate: Candidate) -> tuple[Violation, ...]:
-    """Everything forbidden in a "pk" or "cuda" candidate, in order; nothing for other languages."""
-    if candidate.language == "triton":
-        return ()
+    """Everything forbidden in a candidate, by file and line."""
     found: list[Violation] = []
     for name, source in candidate.files.items():
-        code = list(tokens(source))
-        raw = candidate.language == "cuda"
-        places = raw_rules.violations(code, candidate.files) if raw else _violations(code)
-        for line, token, why, instead in places:
+        for line, token, why, instead in _places(candidate, source):
             found.append(Violation(name, line, token, why, instead))
     return tuple(sorted(set(found), key=lambda v: (v.file, v.line, v.token)))
+
+
+def _places(candidate: Candidate, source: str) -> Iterator[Place]:
+    if candidate.language == "triton":
+        return triton_rules.violations(source, candidate.files)
+    code = list(tokens(source))
+    if candidate.language == "cuda":
+        return raw_rules.violations(code, candidate.files)
+    return _violations(code)
 
 
 def _violations(code: list[Token]) -> Iterator[Place]:

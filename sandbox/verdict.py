@@ -77,7 +77,8 @@ class Verdict:
     `evidence` always has "summary", a paragraph for the candidate's author. `isolation` is the
     capability report of the sandbox, `versions` what is needed to repeat the judgement, `candidate`
     the candidate's digest, `source` that of its files alone, `knobs` every knob's value; `shapes`
-    were to be timed. The `seed` drew inputs and schedules; it was secret until now.
+    were to be timed, `labels` are honest practices worth knowing of (`sandbox.labels`). The `seed`
+    drew inputs and schedules; it was secret until now.
     """
 
     status: Status
@@ -95,6 +96,7 @@ class Verdict:
     versions: dict[str, str] = field(default_factory=dict)
     source: str = ""
     shapes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def correct(self) -> bool:
@@ -141,6 +143,7 @@ class Verdict:
             versions=_table(data, "versions"),
             source=_text({"source": "", **data}, "source"),
             shapes=tuple(map(str, data.get("shapes") or ())),
+            labels=tuple(map(str, data.get("labels") or ())),
         )
 
 

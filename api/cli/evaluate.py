@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from api.cli.candidates import Given
     from sandbox.isolation import IsolatedExecutor
     from sandbox.problem_host import ProblemSource
+    from sandbox.stages.plan import Replay, Schedules
     from sandbox.verdict import Verdict
     from store.settings import Settings
 
@@ -47,9 +48,18 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Check one small shape only, as a search does.")
     ] = False,
+    schedules: Annotated[
+        str | None,
+        typer.Option(
+            help="How many schedules to draw per shape, or 'exhaustive'; on sim: targets."
+        ),
+    ] = None,
     replay: Annotated[
-        Path | None,
-        typer.Option(help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees."),
+        str | None,
+        typer.Option(
+            help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees; or a seed; "
+            "or, with --seed, the one run that a report names (shape=... schedule=...)."
+        ),
     ] = None,
     trace: Annotated[
         Path | None,
@@ -63,24 +73,26 @@ def evaluate(
     """Build, check and time one kernel; prints a verdict that explains itself.
 
     Exit: 0 correct, 1 judged and not correct, 2 usage, 3 not found, 5 the judge could not work.
-    With --replay: 0 the repetition agrees, 1 it does not.
+    With --replay VERDICT: 0 the repetition agrees, 1 it does not.
     """
     from api.cli.candidates import read_candidate
     from api.cli.exits import CliError, ExitCode
     from api.cli.options import settings
-    from api.cli.replay import repeated
+    from api.cli.replay import a_run, a_seed, number_of_schedules, repeated
 
     chosen = settings(**({"allow_no_isolation": True} if no_isolation else {}))
-    first = None
-    if replay is not None:
+    first, run = None, a_run(replay, seed)
+    if replay is not None and (drawn := a_seed(replay)) is not None:
+        seed = drawn
+    elif replay is not None and run is None:
         if target or shape or knob or seed is not None or quick:
             told = "--target, --shape, --knob, --seed and --quick come from the verdict"
             raise CliError(ExitCode.USAGE, f"--replay goes without other choices: {told}")
-        given, first = repeated(replay, file, chosen)
+        given, first = repeated(Path(replay), file, chosen)
         quick = first.depth == "quick"
-    elif file is None:
-        raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
-    else:
+    if first is None:
+        if file is None:
+            raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
         given = read_candidate(file, knob or (), language)
     executor = _executor(chosen)
     verdict = _judge(
@@ -93,6 +105,8 @@ def evaluate(
         seed=given.told.seed if seed is None else seed,
         quick=quick,
         trace=_writable(trace),
+        schedules=number_of_schedules(schedules),
+        replay=run,
         as_json=as_json,
     )
     raise typer.Exit(_answer(verdict, first, as_json))
@@ -216,6 +230,8 @@ def _judge(
     seed: int | None,
     quick: bool,
     trace: Path | None,
+    schedules: Schedules | None,
+    replay: Replay | None,
     as_json: bool,
 ) -> Verdict:
     from api.cli.exits import CliError, ExitCode
@@ -227,8 +243,10 @@ def _judge(
         machine = parse_target(target)
     except TargetError as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None
-    if trace is not None and machine.backend != "sim":
-        raise CliError(ExitCode.USAGE, f"--trace needs a sim: target, and {machine} is none")
+    asked = {"--trace": trace, "--schedules": schedules, "--replay of a run": replay}
+    for option in (name for name, value in asked.items() if value is not None):
+        if machine.backend != "sim":
+            raise CliError(ExitCode.USAGE, f"{option} needs a sim: target, and {machine} is none")
     chosen.prepare()
     try:
         with (
@@ -244,6 +262,8 @@ def _judge(
                 depth="quick" if quick else "full",
                 progress=progress,
                 trace=trace,
+                schedules=schedules,
+                replay=replay,
             )
     except UnknownShape as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None

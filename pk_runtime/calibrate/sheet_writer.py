@@ -32,6 +32,7 @@ def sheet_text(record: Record, base: Sheet, name: str) -> str:
         f"architecture = {_toml(base.architecture)} # {kept}",
         f"world_size = {machine['world_size']}",
         f"multicast = {_toml(base.multicast)} # {kept}: never used, never probed",
+        f"calibrated = {_toml(base.calibrated)} # {kept}",
         "",
         *_table("chip", base.chip, _chip(machine), kept),
         *_table("peaks", base.peaks, {}, kept),

@@ -21,7 +21,8 @@ BUILD_WALL_S = 300.0
 BUILD_LIMITS = Limits(BUILD_WALL_S, memory_bytes=4 << 30)
 _SEEN_BY_ALL = ("-std=c++20", "-g1", "-w", "-D__CUDACC__", "-I", "words", "-I", "include")
 _FORCED = ("-include", "pk/emulated/words.h")
-_ENGINE_FLAGS = (*_SEEN_BY_ALL, "-O2", *_FORCED)
+_ENGINE_HEADER = "emulator/engine/engine.h"
+_ENGINE_FLAGS = (*_SEEN_BY_ALL, "-O2")
 # The instrumentation calls the engine for every access; its own library is not linked.
 _KERNEL_FLAGS = (*_SEEN_BY_ALL, "-O1", "-fsanitize=thread", "-no-pie", *_FORCED)
 
@@ -100,10 +101,14 @@ class EmulatorBuilder:
 
                 def compile_one(unit: Path) -> str:
                     result = f"{unit.stem}.o"
-                    flags = _ENGINE_FLAGS
-                    self._run((str(tool.path), *flags, "-c", str(unit), "-o", result), work, ())
+                    argv = (*flags, "-include", _ENGINE_HEADER, "-c", str(unit), "-o", result)
+                    self._run(argv, work, ())
                     return result
 
+                flags = (str(tool.path), *_ENGINE_FLAGS)
+                # Reading headers is most of the work: once for all units.
+                argv = (*flags, "-x", "c++-header", _ENGINE_HEADER, "-o", f"{_ENGINE_HEADER}.gch")
+                self._run(argv, work, ())
                 with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
                     objects = list(pool.map(compile_one, units))
                 archiver = shutil.which("ar")

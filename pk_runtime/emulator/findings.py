@@ -53,7 +53,9 @@ class Finding:
         if self.second != self.first:
             lines.append(f"  {self.second}")
         missing = f"  {self.missing}"
-        return "\n".join([*lines, missing + (f" [{' < '.join(self.culprit)}]" if self.culprit else "")])
+        return "\n".join(
+            [*lines, missing + (f" [{' < '.join(self.culprit)}]" if self.culprit else "")]
+        )
 
 
 @dataclass(frozen=True)

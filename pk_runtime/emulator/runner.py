@@ -27,8 +27,8 @@ _ENDED_BY = ("finished", "race", "deadlock", "fault", "refused")
 class Emulation:
     """How a run ended. `outputs[launch][rank][name]` are there if every launch was completed.
 
-    `race`: it ran to its end, and `findings` are not empty. `deadlock` and `fault`: `summary` is the
-    kernel's own record of who gave up or what was out of range, `waiting` who waits for what.
+    `race`: it ran to its end, and `findings` are not empty. `deadlock` and `fault`: `summary` is
+    the kernel's own record of who gave up or what was out of range, `waiting` who waits for what.
     """
 
     outcome: Outcome
@@ -70,7 +70,12 @@ class Emulator:
         and from 2 on one rank is slow. Each launch overwrites the inputs of the one before.
         """
         world = len(launches[0])
-        request = [f"world {world}", f"launches {len(launches)}", f"blocks {blocks}", f"seed {seed}"]
+        request = [
+            f"world {world}",
+            f"launches {len(launches)}",
+            f"blocks {blocks}",
+            f"seed {seed}",
+        ]
         inputs = [TensorSpec(n, tuple(t.shape), t.dtype) for n, t in launches[0][0].items()]
         for way, specs in (("input", inputs), ("output", outputs)):
             for spec in specs:

@@ -49,7 +49,8 @@ def _dynamic_shared(found: re.Match[str]) -> str:
 def _call(inside: str) -> str:
     text, *parts = _split(inside)
     operands = ", ".join(part for part in parts[:2] if part.strip())
-    return f"({{ static ::pk::emulated::program pk_program{{{text}}}; pk_program.run({{{operands}}}); }})"
+    program = f"static ::pk::emulated::program pk_program{{{text}}};"
+    return f"({{ {program} pk_program.run({{{operands}}}); }})"
 
 
 def _split(inside: str) -> list[str]:

@@ -84,6 +84,7 @@ bool account(progress& done, const plan& p, branch end) {
   ++done.run;
   done.steps = std::max(done.steps, shared->steps);
   if (end == branch::failed) return done.stopped = "finding", false;
+  std::rename(finding_file, finished_file);
   return keep_outputs(done);
 }
 

@@ -53,21 +53,19 @@ std::string shared_tile(const access& a) {
   return text;
 }
 
-// "loads tile {0, 3, 1} of 'x' of rank 2"; `whose` false leaves out what the other access has named already.
+// "loads tile {0, 3, 1} of 'x' of rank 2". `whose` false leaves out what the other access has named: "..., which A loads".
 std::string does(const access& a, bool whose) {
   if (a.tensor < 0) {
     const bool from = a.by == means::tile_store || a.by == means::tile_add;
     const bool into = a.by == means::ring_load;
-    if (!whose) return std::string(verb(a)) + (from ? " from it" : into ? " into it" : " it");
-    return std::string(verb(a)) + (from ? " from " : into ? " into " : " ") + shared_tile(a);
+    const std::string how = std::string(verb(a)) + (from ? " from" : into ? " into" : "");
+    return whose ? how + " " + shared_tile(a) : how;
   }
   std::string text = std::string(verb(a)) + (a.does == action::add ? " to" : "");
   if (a.by != means::host)
-    text += printf_string(" tile {%d, %d, %d} (%d x %d)", a.plane, a.row, a.col, a.rows, a.cols);
+    text += printf_string("%s tile {%d, %d, %d} (%d x %d)", whose ? "" : " as", a.plane, a.row, a.col, a.rows, a.cols);
   if (whose)
     text += printf_string("%s'%s' of rank %d", a.by == means::host ? " " : " of ", allocation_at(a).name.c_str(), a.owner);
-  else if (a.by == means::host)
-    text += " it";
   return text;
 }
 
@@ -116,12 +114,12 @@ std::string waited(const release_note& n, const worker_clock& later, const acces
   return printf_string(", and the %s has not waited for '%s' before", name.c_str(), n.counter->name.c_str());
 }
 
-// A signal by another role of the block of the one that should have signalled.
-const release_note* signal_of_another_role(const worker_clock& k, const access& a, int to, const worker_clock** by) {
+// A signal or barrier by another role of the block of the one that should have made it.
+const release_note* release_by_another_role(const worker_clock& k, const access& a, int to, const worker_clock** by) {
   for (const worker_clock* other : order::workers()) {
     if (other == &k || other->host || !same_block(*other, k)) continue;
     for (const release_note& n : other->releases)
-      if (n.kind == release_note::signal && n.launch == a.launch && n.rank == to) return *by = other, &n;
+      if (n.counter != nullptr && n.launch == a.launch && n.rank == to) return *by = other, &n;
   }
   return nullptr;
 }
@@ -136,6 +134,19 @@ std::string missing_in_own_work(const worker_clock& k, const epoch& e, const acc
   return own + " goes on before that is over";
 }
 
+// The first thing that published the access in its launch: best a signal to where it was needed, at worst a ring.
+const release_note* first_release(const worker_clock& k, const epoch& e, const access& a, const worker_clock& later) {
+  const release_note* best = nullptr;
+  int best_rank = 0;
+  for (const release_note& n : k.releases) {
+    if (n.launch != a.launch || !covers(n, k, e)) continue;
+    const bool elsewhere = n.counter == nullptr && a.ring >= 0 && n.rank != a.ring;
+    const int rank = elsewhere ? 0 : n.counter == nullptr ? 1 : n.rank != later.rank ? 2 : 3;
+    if (rank > best_rank) best = &n, best_rank = rank;
+  }
+  return best;
+}
+
 // What would have to order `a` (made at `e`) before `b`, and what there is instead.
 std::string missing(const epoch& e, const access& a, const access& b) {
   const worker_clock &k = order::worker(a.worker), &later = order::worker(b.worker);
@@ -144,24 +155,23 @@ std::string missing(const epoch& e, const access& a, const access& b) {
                          "every rank", later.rank, k.rank);
   if (k.host) return "the launch of this rank does not wait for the others to enter";
   if (&k == &later) return missing_in_own_work(k, e, b);
-  const bool inside = same_block(k, later);
-  const release_note* best = nullptr;
-  for (const release_note& n : k.releases) {
-    const bool ring = n.kind == release_note::commit || n.kind == release_note::free_slot;
-    if (!covers(n, k, e) || (ring && !inside)) continue;
-    if (best == nullptr || (best->kind == release_note::signal && best->rank != later.rank && n.rank == later.rank)) best = &n;
-  }
   const std::string name = worker_name(k);
-  if (best != nullptr && best->counter != nullptr)
-    return name + " " + released(*best) + " after that" + mark_of(best->at) + waited(*best, later, b);
-  if (best != nullptr)
-    return name + " " + released(*best) + " after that" + mark_of(best->at) + printf_string(", and the %s does not come behind it",
-                                                                                      name_of(later.role));
-  if (e.beside && e.agent == k.wgmmas) return name + " has no mma_wait after it before it lets go of the tile";
+  if (e.beside && e.agent == k.wgmmas)
+    for (const release_note& n : k.releases)
+      if (n.when > a.when && n.kind == release_note::free_slot && n.rank == a.ring && !covers(n, k, e))
+        return name + " " + released(n) + mark_of(n.at) + " before an mma_wait has made sure that the tile was read";
+  if (const release_note* n = first_release(k, e, a, later)) {
+    const std::string text = name + " " + released(*n) + " after that" + mark_of(n->at);
+    return text + (n->counter != nullptr ? waited(*n, later, b)
+                                         : printf_string(", and the %s does not wait for that", name_of(later.role)));
+  }
   const worker_clock* by = nullptr;
-  if (const release_note* n = signal_of_another_role(k, a, later.rank, &by))
-    return printf_string("the %s of that block %s%s, but a signal publishes only what its own role has stored",
+  if (const release_note* n = release_by_another_role(k, a, later.rank, &by))
+    return printf_string("the %s of that block %s%s, but that publishes only what its own role has stored",
                          name_of(by->role), released(*n).c_str(), mark_of(n->at).c_str());
+  for (auto n = k.releases.rbegin(); n != k.releases.rend(); ++n)
+    if (n->counter != nullptr && n->launch == a.launch && n->rank == later.rank && n->when < a.when)
+      return name + " " + released(*n) + mark_of(n->at) + " before that and publishes nothing after it";
   return name + " publishes nothing after that: no signal, barrier or ring commit follows";
 }
 
@@ -186,7 +196,9 @@ bool came_in_wrong_order(const access& first, const access& second, const attemp
 std::string edge(const found& r) {
   if (r.proxies) return missing_fence(r);
   if (r.swapped) return missing(r.now, r.second, r.first);
-  return missing(r.before, r.first, r.second);
+  const std::string text = missing(r.before, r.first, r.second);
+  const bool twice = r.first.does != action::read && r.second.does != action::read && r.first.worker != r.second.worker;
+  return twice && r.first.launch == r.second.launch ? "perhaps one of the two has a wrong place or rank; " + text : text;
 }
 
 std::string entry(const access& a) {

@@ -33,6 +33,7 @@ void load_landed(ring_core& r, int slot, double at) {
 
 int ring_acquire(fiber& f, ring_core& r) {
   PK_SIM_NOTE_SITE(f);
+  r.producer = &f;
   if (r.acquired != r.committed) misuse(f, r, "acquire() again before commit() of the slot that is open");
   while (int(r.acquired - r.released) >= r.depth) {
     if (r.waiting_producer != nullptr) misuse(f, r, "two roles fill the same ring");
@@ -74,6 +75,7 @@ void ring_commit(fiber& f, ring_core& r) {
 
 int ring_wait(fiber& f, ring_core& r) {
   PK_SIM_NOTE_SITE(f);
+  r.consumer = &f;
   if (int(r.waited - r.released) >= r.depth) misuse(f, r, "wait() for more slots than the ring has without release()");
   while (!has_data(r)) {
     if (r.waiting_consumer != nullptr) misuse(f, r, "two roles empty the same ring");
@@ -190,6 +192,7 @@ void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for
   w.m->look(f);
   w.m->in_order(f);
   f.counter = &c, f.slot = slot, f.wanted = wanted;
+  if (arithmetic()) c.waited.insert({f.home->launch, slot});
   if (c.value[index] >= c.base(f.home->launch) + wanted && w.m->pauses_at_waits()) {
     w.m->ready(f, f.now);
     park(f, reason);
@@ -227,7 +230,10 @@ void signal(fiber& f, const signal_ref& s, int rank, int slot) {
   w.m->drain(f, false);
   order::drained(f, false);
   order::meet(f);
-  w.m->post_signal(f, counters_of(rank, s), rank, slot);
+  counters& theirs = counters_of(rank, s);
+  theirs.roles |= 1u << int(f.role);
+  if (arithmetic()) theirs.sent_at[{f.home->launch, rank_of(f), slot}] = f.at;
+  w.m->post_signal(f, theirs, rank, slot);
 }
 
 void wait(fiber& f, const signal_ref& s, int slot, int count) {

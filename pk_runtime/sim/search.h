@@ -13,7 +13,7 @@ namespace pk::sim {
 inline constexpr std::size_t most_events = 4096, most_output_sets = 16;
 inline constexpr double shortest_wall = 0.05;      // s
 inline constexpr std::uint64_t shortest_horizon = 64;  // of PCT, when nothing has run that could tell
-inline constexpr const char* finding_file = "finding.json";
+inline constexpr const char *finding_file = "finding.json", *finished_file = "finished.json";  // reports of one run
 
 // What a run writes while it runs, in memory that it shares with the search.
 struct shared_record {

@@ -103,6 +103,7 @@ class timing final : public machine {
   void post_signal(fiber& f, counters& c, int target, int slot) override {
     in_order(f);
     if (under_way_[std::size_t(rank_of(f))].wait(f)) park(f, waiting_for::store);
+    charge_transfer(f, true, "wait: all this GPU has sent");
     f.now = std::max(f.now, f.signal_known_at) + cost_.release;
     charge(f, spent::synchronization, "signal");
     in_order(f);

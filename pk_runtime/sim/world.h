@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,9 @@ struct counters {
   std::vector<std::vector<std::uint16_t>> from;      // [launch][slot * world + source]
   std::map<int, std::vector<struct fiber*>> waiting;  // by index
   std::vector<arrivals> arrived;                      // by index
+  unsigned roles = 0;                                  // that have ever signalled it, as bits
+  std::map<std::array<int, 3>, site> sent_at;          // {launch, source, slot}: the last signal's line
+  std::set<std::array<int, 2>> waited;                 // {launch, slot}: somebody has waited for it
 
   std::uint64_t key(int index) const { return std::uint64_t(rank) << 48 | std::uint64_t(id) << 32 | unsigned(index); }
   int index(int slot, int launch) const { return barrier ? slot : launch % 2 * slots + slot; }

@@ -26,6 +26,7 @@ import sys
 import time
 
 from sandbox.isolation.inside import become_command
+from sandbox.isolation.mirror import FOLDER as OPEN_FOLDER
 from sandbox.isolation.mirror import MAX_DEPTH
 from sandbox.isolation.process import SET_DUMPABLE, default_signals, prctl
 
@@ -53,11 +54,13 @@ def main(specification: "Specification") -> None:
         prctl(SET_DUMPABLE, 0)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.chdir(specification["workdir"])
+        workdir = os.open(".", OPEN_FOLDER)
         stamps = _fill()
         began_ns, began = time.time_ns(), time.monotonic()
         run = _Run(specification, began)
         exceeded = run.until_end()
         wall_s = time.monotonic() - began
+        os.fchmod(workdir, 0o700)  # it may be closed even to its owner
         _Sender(specification["room"], stamps, began_ns - _MARGIN_NS).send_folder(b".", b"", 0)
         _send(DONE, f"{run.outcome} {exceeded} {wall_s:.6f}".encode())
     except Exception as error:  # noqa: BLE001 - reported whole to the judge, which raises it
@@ -221,13 +224,13 @@ class _Sender:
 
     def send_folder(self, folder: bytes, prefix: bytes, depth: int) -> None:
         """Sends all that is in a folder; `prefix` is its path in the work folder, with a slash."""
-        os.chmod(folder, 0o700)  # it may be closed even to its owner
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if depth + 1 < MAX_DEPTH:
                         _send(FOLDER, path)
+                        os.chmod(path, 0o700)  # as above
                         self.send_folder(path, path + b"/", depth + 1)
                 elif entry.is_file(follow_symlinks=False):
                     self._send_file(path, entry.stat(follow_symlinks=False))

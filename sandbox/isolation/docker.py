@@ -62,22 +62,22 @@ class DockerExecutor:
             self._profile = seccomp.docker_profile()
         except seccomp.UnsupportedArchitecture as error:
             raise IsolationUnavailable(str(error), "Judge on an x86-64 machine.") from error
-        self._engine = Engine(host)
-        if runtime not in self._engine.runtimes():
+        self.engine = Engine(host)
+        if runtime not in self.engine.runtimes():
             raise IsolationUnavailable(
                 f"this Docker engine has no runtime {runtime}",
                 "Install it and name it in the engine's daemon.json.",
             )
         self._runtime = runtime
         try:
-            self._image = self._engine.image()
-            self._engine.sweep()
+            self._image = self.engine.image()
+            self.engine.sweep()
         except SandboxFault as error:
             raise IsolationUnavailable(str(error), "Correct what docker says.") from error
 
     def capabilities(self) -> Capabilities:
         """What the engine says that it can enforce; the mini-suite shows whether it does."""
-        info = self._engine.info
+        info = self.engine.info
         group = f"control group version {info.get('CgroupVersion', '1')}"
         security = " ".join(info.get("SecurityOptions") or ())
         return Capabilities(
@@ -102,17 +102,17 @@ class DockerExecutor:
             room = command.limits.file_bytes + tree_bytes(workdir)
         finally:
             os.close(workdir)
-        name = self._engine.new_name()
+        name = self.engine.new_name()
         with self._profile_file() as profile, _readable(command.read_only) as binds:
             options = self._options(command, name, room, profile, binds)
-            argv = self._engine.argv(*options, self._image, *_interpreter(), BOOTSTRAP)
+            argv = self.engine.argv(*options, self._image, *_interpreter(), BOOTSTRAP)
             try:
                 return Conversation(command, argv, (profile,), room).to_end(
                     payload(self._specification(command, room), _PARTS),
-                    lambda: self._engine.ran_out_of_memory(name),
+                    lambda: self.engine.ran_out_of_memory(name),
                 )
             finally:
-                self._engine.remove(name)
+                self.engine.remove(name)
 
     @contextlib.contextmanager
     def _profile_file(self) -> Iterator[int]:
@@ -129,7 +129,7 @@ class DockerExecutor:
     ) -> list[str]:
         limits = command.limits
         memory = str(limits.memory_bytes + _OWN_MEMORY)
-        options = ["run", "--interactive", "--name", name, *self._engine.labels()]
+        options = ["run", "--interactive", "--name", name, *self.engine.labels()]
         options += ["--runtime", self._runtime, "--pull", "never", "--log-driver", "none"]
         options += ["--network", "none", "--dns", _NO_NAME_SERVER, "--hostname", "sandbox"]
         options += ["--ipc", "private", "--read-only", "--user", f"{INSIDE_UID}:{INSIDE_UID}"]

@@ -11,17 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pk_runtime.baseline import SOURCE, baseline_taxes, baseline_us
+from pk_runtime.baseline import baseline_taxes, baseline_us, source
 from pk_runtime.candidate import Candidate, declared_knobs, resolved_knobs
 from pk_runtime.knob_advice import advice
 from pk_runtime.report import Report, candidate_taxes
-from pk_runtime.simulator import Simulator, TensorSpec, TimingRun
+from pk_runtime.simulator import COMPUTE_SMS, Simulator, TensorSpec, TimingRun
 from pk_runtime.target import Target
 from pk_runtime.trace import Trace, write_chrome
 from problems.description import Description, ShapeInfo
 from problems.roofline import Roofline, roofline_of
 from sandbox.stages import Progress, StageFailed
-from sandbox.stages.demand import figures, grows_less, less_work, number
+from sandbox.stages.demand import (
+    EQUAL_SHARE,
+    SAME_SHARE,
+    figures,
+    grows_less,
+    less_work,
+    number,
+)
 from sandbox.stages.diagnosis import bounded, failure
 from sandbox.verdict import Timing
 
@@ -63,7 +70,7 @@ class Bench:
                 write_chrome(self.trace, timelines)
 
     def _smaller(self, description: Description) -> tuple[ShapeInfo, TimingRun]:
-        """The largest check shape and its timing run; those compared must do there what they did."""
+        """The largest check shape, timed; those compared must do there what they did."""
         checks = [shape for shape in description.shapes if shape.kind == "check"]
         runs = {}
         for shape in checks:
@@ -71,13 +78,23 @@ class Bench:
                 continue
             run = runs[shape.name] = self._timed(shape, description.world_size)
             if shape.name in self.compared:
-                missing = less_work(self.compared[shape.name], figures(run.diagnosis))
-                where = f"timing shape {shape.name} on {description.world_size} ranks"
-                _must_be_none(missing, where, {"shape": shape.name})
+                self._must_do_the_same(shape, description.world_size, run)
         return checks[-1], runs[checks[-1].name]
 
+    def _must_do_the_same(self, shape: ShapeInfo, world_size: int, run: TimingRun) -> None:
+        """With all SMs, and with those of the run that was compared."""
+        few = self._timed(shape, world_size, COMPUTE_SMS)
+        for timed, share in ((few, EQUAL_SHARE), (run, SAME_SHARE)):
+            missing = less_work(self.compared[shape.name], figures(timed.diagnosis), share)
+            where = f"timing shape {shape.name} on {world_size} ranks"
+            _must_be_none(missing, where, {"shape": shape.name})
+
     def _timed(
-        self, shape: ShapeInfo, world_size: int, timelines: dict[str, Trace] | None = None
+        self,
+        shape: ShapeInfo,
+        world_size: int,
+        compute_sms: int | None = None,
+        timelines: dict[str, Trace] | None = None,
     ) -> TimingRun:
         run = self.simulator.timing(
             self.program,
@@ -85,6 +102,7 @@ class Bench:
             outputs=_specs(shape.outputs),
             world_size=world_size,
             sheet=self.target.sheet,
+            compute_sms=compute_sms,
             wall_s=_WALL_S,
             trace=self.trace is not None and timelines is not None,
         )
@@ -104,7 +122,7 @@ class Bench:
         timelines: dict[str, Trace],
     ) -> Timing:
         self.progress("bench", {"shape": shape.name})
-        run = self._timed(shape, description.world_size, timelines)
+        run = self._timed(shape, description.world_size, timelines=timelines)
         where = f"timing shape {shape.name} on {description.world_size} ranks"
         roof = roofline_of(shape.costs, description.peak, self.target.sheet)
         self._must_be_physical(run, shape, roof, where)
@@ -128,7 +146,7 @@ class Bench:
                 "bottleneck": bounded(report.bottleneck.to_json()),
                 "report": bounded(report.to_json()),
                 "roofline": {"binding": roof.binding, "terms_us": dict(roof.terms_us)},
-                "baseline": SOURCE,
+                "baseline": source(self.target.sheet),
                 "dims": dict(shape.dims),
             },
         )

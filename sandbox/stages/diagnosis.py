@@ -41,6 +41,8 @@ def failure(
     clean = bounded(report)
     summary = str(clean.pop("summary", "")).strip() or f"the run ended in a {outcome}"
     clean.pop("outcome", None)
+    if isinstance(cause := clean.get("cause"), str) and cause:
+        summary += f". This is a {clean.get('class')}: {cause}"
     waits = clean.pop("waits", None)
     evidence = {"summary": f"{summary} ({where}). {_NEXT[outcome]}", **clean}
     if isinstance(waits, list) and waits:

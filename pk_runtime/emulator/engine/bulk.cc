@@ -1,8 +1,9 @@
 // Bulk tensor copies. A load completes on its mbarrier. A store belongs to a group of the thread that issued it: it
 // first reads its source, then lands, and the thread observes either by waiting for the group.
+#include "bulk.h"
+
 #include <cstring>
 
-#include "bulk.h"
 #include "report.h"
 
 namespace pk::emulated {
@@ -25,10 +26,13 @@ void each_piece(const bulk_copy& c, F f, G g) {
     for (int at = 0; at < width; at += 16) {
       unsigned char* to = swizzled(c.shared + row * width + at);
       const std::int64_t col = c.col + at / map.element, line = c.row + row;
-      const bool inside = line >= 0 && line < std::int64_t(map.dims[1]) && c.plane >= 0 && c.plane < std::int64_t(map.dims[2]) && col >= 0;
+      const bool inside = line >= 0 && line < std::int64_t(map.dims[1]) && c.plane >= 0 &&
+                          c.plane < std::int64_t(map.dims[2]) && col >= 0;
       const std::int64_t left = inside ? (std::int64_t(map.dims[0]) - col) * map.element : 0;
       const int bytes = left <= 0 ? 0 : left < 16 ? int(left) : 16;
-      if (bytes > 0) f(map.data + c.plane * std::int64_t(map.strides[1]) + line * std::int64_t(map.strides[0]) + col * map.element, to, bytes);
+      if (bytes > 0)
+        f(map.data + c.plane * std::int64_t(map.strides[1]) + line * std::int64_t(map.strides[0]) + col * map.element,
+          to, bytes);
       if (bytes < 16) g(to + bytes, 16 - bytes);
     }
   }
@@ -56,8 +60,9 @@ std::shared_ptr<bulk_copy> make(const void* map, int col, int row, int plane, st
 
 void land(bulk_copy& c) {
   if (c.load) {
-    each_piece(c, [](unsigned char* from, unsigned char* to, int bytes) { std::memcpy(to, from, std::size_t(bytes)); },
-               [](unsigned char* to, int bytes) { std::memset(to, 0, std::size_t(bytes)); });
+    each_piece(
+        c, [](unsigned char* from, unsigned char* to, int bytes) { std::memcpy(to, from, std::size_t(bytes)); },
+        [](unsigned char* to, int bytes) { std::memset(to, 0, std::size_t(bytes)); });
     thread& t = *m.threads[std::size_t(c.thread)];
     mbarrier_loaded(block_of(t), std::uint32_t(c.barrier), bytes_of(c));
     c.read = c.landed = true;
@@ -67,17 +72,22 @@ void land(bulk_copy& c) {
   tensor_box map;
   std::memcpy(&map, c.map, sizeof map);
   if (!c.read) {
-    each_piece(c, [&](unsigned char*, unsigned char* from, int bytes) {
-      c.held.insert(c.held.end(), from, from + bytes);
-    }, [](unsigned char*, int) {});
+    each_piece(
+        c, [&](unsigned char*, unsigned char* from, int bytes) { c.held.insert(c.held.end(), from, from + bytes); },
+        [](unsigned char*, int) {});
     c.read = true;
     return;
   }
-  each_piece(c, [&](unsigned char* to, unsigned char*, int bytes) {
-    if (c.add) add_elements(to, c.held.data() + at, bytes, map.type);
-    else std::memcpy(to, c.held.data() + at, std::size_t(bytes));
-    at += std::size_t(bytes);
-  }, [](unsigned char*, int) {});
+  each_piece(
+      c,
+      [&](unsigned char* to, unsigned char*, int bytes) {
+        if (c.add)
+          add_elements(to, c.held.data() + at, bytes, map.type);
+        else
+          std::memcpy(to, c.held.data() + at, std::size_t(bytes));
+        at += std::size_t(bytes);
+      },
+      [](unsigned char*, int) {});
   c.landed = true;
 }
 
@@ -109,10 +119,13 @@ void bulk_load(std::uint32_t shared, const void* map, int col, int row, int plan
   touch(block_of(t).memory + (bar - shared_base), 8, complete, where);
   manner into = how;
   into.write = true;
-  each_piece(*c, [&](unsigned char* from, unsigned char* to, int bytes) {
-    touch(from, std::size_t(bytes), how, where);
-    touch(to, std::size_t(bytes), into, where);
-  }, [&](unsigned char* to, int bytes) { touch(to, std::size_t(bytes), into, where); });
+  each_piece(
+      *c,
+      [&](unsigned char* from, unsigned char* to, int bytes) {
+        touch(from, std::size_t(bytes), how, where);
+        touch(to, std::size_t(bytes), into, where);
+      },
+      [&](unsigned char* to, int bytes) { touch(to, std::size_t(bytes), into, where); });
   m.pending.push_back(c);
   pause();
 }
@@ -127,10 +140,13 @@ void bulk_store(const void* map, int col, int row, int plane, std::uint32_t shar
   from.component = t.reads_component, to.component = t.writes_component;
   from.count = to.count = t.open_group;
   if (add) to.strong = true, to.wide = scope::gpu;  // PTX: each addition is relaxed at gpu scope
-  each_piece(*c, [&](unsigned char* into, unsigned char* source, int bytes) {
-    touch(source, std::size_t(bytes), from, where);
-    touch(into, std::size_t(bytes), to, where);
-  }, [](unsigned char*, int) {});
+  each_piece(
+      *c,
+      [&](unsigned char* into, unsigned char* source, int bytes) {
+        touch(source, std::size_t(bytes), from, where);
+        touch(into, std::size_t(bytes), to, where);
+      },
+      [](unsigned char*, int) {});
   t.group_moments[t.open_group].issued = t.now;
   t.copies.push_back(c);
   m.pending.push_back(c);
@@ -141,7 +157,7 @@ void bulk_commit() {
   pause();
 }
 
-void bulk_wait(int pending, bool read_only, site) {
+void bulk_wait(int pending, bool read_only, site where) {
   thread& t = *m.running;
   const auto groups = std::uint32_t(pending);
   t.polled.clear();
@@ -153,7 +169,7 @@ void bulk_wait(int pending, bool read_only, site) {
   for (std::uint32_t g = complete; g > 0; --g) {
     thread::moments& moment = t.group_moments[g];
     if (moment.landed != 0) break;
-    if (moment.read == 0) moment.read = t.now;
+    if (moment.read == 0) moment.read = t.now, moment.read_at = where;
     if (!read_only) moment.landed = t.now;
   }
   t.free_group = std::max(t.free_group, complete);

@@ -30,6 +30,8 @@ namespace {
 
 using act = void (*)(const instruction&, const execution&);
 
+constexpr std::size_t polled_at_most = 256;  // words that one round of a waiting loop looks at
+
 float float_of(std::uint64_t bits) { return std::bit_cast<float>(std::uint32_t(bits)); }
 
 unsigned char* address(const instruction& i, std::uint64_t at) {
@@ -45,7 +47,7 @@ manner manner_of(const instruction& i, bool write) {
 
 // --- loads, stores, atomics -----------------------------------------------------------------------------
 
-// A strong load that finds what it found before waits until that changes: it is a loop.
+// A load that finds the same again and again waits until that changes: it is a loop.
 void poll(const unsigned char* at, int bytes) {
   thread& t = *m.running;
   std::uint64_t value = 0;
@@ -61,17 +63,18 @@ void poll(const unsigned char* at, int bytes) {
     t.spins = 0;
     return;
   }
-  if (!again) t.polled.emplace_back(at, value);
+  if (again) return;
+  if (t.polled.size() == polled_at_most) t.polled.pop_front();
+  t.polled.emplace_back(at, value);
 }
 
 void load(const instruction& i, const execution& e) {
   unsigned char* const at = address(i, e.get(i.arguments.back()));
   thread& t = *m.running;
   touch(at, std::size_t(i.elements * i.bytes), manner_of(i, false), e.where());
-  if (i.strong) {
-    pause();
+  if (i.strong) pause();
+  if (!i.shared)
     for (int k = 0; k < i.elements; ++k) poll(at + k * i.bytes, i.bytes);
-  }
   for (int k = 0; k < i.elements; ++k) {
     std::uint64_t value = 0;
     std::memcpy(&value, at + k * i.bytes, std::size_t(i.bytes));
@@ -87,7 +90,8 @@ void store(const instruction& i, const execution& e) {
   for (int k = 0; k < i.elements; ++k) {
     const std::uint64_t value = e.get(i.arguments[std::size_t(k + 1)]);
     std::memcpy(at + k * i.bytes, &value, std::size_t(i.bytes));
-    if (i.strong) after_store(t, reinterpret_cast<std::uint64_t>(at + k * i.bytes), i.releases, i.wide, false, e.where());
+    if (i.strong)
+      after_store(t, reinterpret_cast<std::uint64_t>(at + k * i.bytes), i.releases, i.wide, false, e.where());
   }
   t.polled.clear();
   if (i.strong) pause();
@@ -105,8 +109,10 @@ void modify(const instruction& i, const execution& e) {
   touch(at, std::size_t(i.bytes), how, e.where());
   std::uint64_t old = 0;
   std::memcpy(&old, at, std::size_t(i.bytes));
-  const std::uint64_t to = i.is("inc") ? (old >= by ? 0 : old + 1) : i.is("exch") ? by : i.is("max") ? std::max(old, by)
-                           : old + by;
+  const std::uint64_t to = i.is("inc")    ? (old >= by ? 0 : old + 1)
+                           : i.is("exch") ? by
+                           : i.is("max")  ? std::max(old, by)
+                                          : old + by;
   std::memcpy(at, &to, std::size_t(i.bytes));
   if (returns) {
     after_load(t, reinterpret_cast<std::uint64_t>(at), i.acquires, i.wide, e.where());
@@ -136,8 +142,10 @@ void matrices(const instruction& i, const execution& e) {
       for (int k = 0; k < 4; ++k) {
         const int lane = other->index % 32;
         unsigned char* const at = rows[k * 8 + lane / 4] + lane % 4 * 4;
-        if (loads) std::memcpy(&other->registers[std::size_t(k)].value, at, 4);
-        else std::memcpy(at, &other->registers[std::size_t(k)].value, 4);
+        if (loads)
+          std::memcpy(&other->registers[std::size_t(k)].value, at, 4);
+        else
+          std::memcpy(at, &other->registers[std::size_t(k)].value, 4);
       }
   });
   if (loads)
@@ -170,19 +178,23 @@ void bulk(const instruction& i, const execution& e) {
   const auto at = [&](std::size_t k) { return e.get(i.arguments[k]); };
   const auto number = [&](std::size_t k) { return int(std::uint32_t(at(k))); };
   if (i.is("mbarrier::complete_tx::bytes"))
-    bulk_load(std::uint32_t(at(0)), reinterpret_cast<const void*>(at(1)), number(2), number(3), number(4), std::uint32_t(at(5)),
-              e.where());
+    bulk_load(std::uint32_t(at(0)), reinterpret_cast<const void*>(at(1)), number(2), number(3), number(4),
+              std::uint32_t(at(5)), e.where());
   else
-    bulk_store(reinterpret_cast<const void*>(at(0)), number(1), number(2), number(3), std::uint32_t(at(4)), i.is("reduce"),
-               e.where());
+    bulk_store(reinterpret_cast<const void*>(at(0)), number(1), number(2), number(3), std::uint32_t(at(4)),
+               i.is("reduce"), e.where());
 }
 
 void fence(const instruction& i, const execution&) {
   thread& t = *m.running;
-  if (i.is("mbarrier_init")) fence_shared(t);
-  else if (i.is("proxy") && i.shared) fence_shared(t);
-  else if (i.is("proxy")) fence_all(t);
-  else fence_scope(t, i.wide);
+  if (i.is("mbarrier_init"))
+    fence_shared(t);
+  else if (i.is("proxy") && i.shared)
+    fence_shared(t);
+  else if (i.is("proxy"))
+    fence_all(t);
+  else
+    fence_scope(t, i.wide);
 }
 
 // --- registers ------------------------------------------------------------------------------------------
@@ -191,9 +203,13 @@ void convert(const instruction& i, const execution& e) {
   const auto at = [&](std::size_t k) { return e.get(i.arguments[k]); };
   const std::string &to = i.words[i.words.size() - 2], &from = i.words.back();
   if (from != "f32") return e.set(i.arguments[0], std::bit_cast<std::uint32_t>(from_fp16(std::uint16_t(at(1)))));
-  const auto rounded = [&](std::uint64_t v) { return to.starts_with("bf16") ? to_bf16(float_of(v)) : to_fp16(float_of(v)); };
-  if (to.ends_with("x2")) e.set(i.arguments[0], std::uint64_t(rounded(at(1))) << 16 | rounded(at(2)));
-  else e.set(i.arguments[0], rounded(at(1)));
+  const auto rounded = [&](std::uint64_t v) {
+    return to.starts_with("bf16") ? to_bf16(float_of(v)) : to_fp16(float_of(v));
+  };
+  if (to.ends_with("x2"))
+    e.set(i.arguments[0], std::uint64_t(rounded(at(1))) << 16 | rounded(at(2)));
+  else
+    e.set(i.arguments[0], rounded(at(1)));
 }
 
 void move(const instruction& i, const execution& e) {
@@ -208,7 +224,9 @@ void move(const instruction& i, const execution& e) {
           if (std::memcmp(at, &value, 4) != 0 || (value >> 32 != 0 && std::memcmp(at, &value, 8) != 0)) return true;
         return false;
       };
-      if (!changed()) wait_until("a change of " + describe(words[0].first) + ", which is " + std::to_string(words[0].second), true, changed);
+      if (!changed())
+        wait_until("a change of " + describe(words[0].first) + ", which is " + std::to_string(words[0].second), true,
+                   changed);
     }
     return e.set(i.arguments[0], m.ns);
   }
@@ -235,9 +253,11 @@ void trap(const instruction&, const execution&) { stop("trap", name_of(*m.runnin
 
 act find_execute(const instruction& i) {
   static const std::map<std::string, act> known = {
-      {"ld", load}, {"st", store}, {"red", modify}, {"atom", modify}, {"ldmatrix", matrices}, {"stmatrix", matrices},
-      {"wgmma", wgmma}, {"mbarrier", mbarrier_act}, {"cp", bulk}, {"fence", fence}, {"cvt", convert}, {"mov", move},
-      {"selp", choose}, {"setp", compare}, {"bar", meet}, {"setmaxnreg", nothing}, {"trap", trap}};
+      {"ld", load},           {"st", store},          {"red", modify},  {"atom", modify},
+      {"ldmatrix", matrices}, {"stmatrix", matrices}, {"wgmma", wgmma}, {"mbarrier", mbarrier_act},
+      {"cp", bulk},           {"fence", fence},       {"cvt", convert}, {"mov", move},
+      {"selp", choose},       {"setp", compare},      {"bar", meet},    {"setmaxnreg", nothing},
+      {"trap", trap}};
   const auto found = known.find(i.words[0]);
   if (found == known.end()) stop("fault", "the emulator does not know the instruction `" + i.text + "`");
   return found->second;

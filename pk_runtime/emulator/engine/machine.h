@@ -20,7 +20,7 @@ namespace pk::emulated {
 
 using site = std::uint32_t;  // a place in the program with the calls that led there
 
-inline constexpr int spins_at_most = 16;           // then a loop waits until what it looks at changes
+inline constexpr int spins_at_most = 16;            // then a loop waits until what it looks at changes
 inline constexpr std::uint32_t shared_base = 1024;  // address of a block's first byte in the shared window
 
 enum class scope : std::uint8_t { cta, cluster, gpu, sys };
@@ -30,7 +30,7 @@ struct bulk_copy {
   int thread = -1;
   site where = 0;
   bool load = false, add = false, read = false, landed = false;  // read: the source is free again
-  unsigned char map[128] = {};  // the tensor map's contents
+  unsigned char map[128] = {};                                   // the tensor map's contents
   int col = 0, row = 0, plane = 0;
   unsigned char* shared = nullptr;  // where in the block's shared memory
   std::uint32_t group = 0;          // of the thread's bulk groups
@@ -55,19 +55,21 @@ struct thread {
   builtin_variables variables;
   sim::context fiber;
   void* stack = nullptr;
+  bool lazy = false;  // seldom chosen while others can run
   enum { finished, ready, blocked } state = finished;
 
   // memory model
   known base;
   std::uint32_t now = 1, shared = 0, global = 0;
-  stamp fence[4];                    // by scope: what the last fence of that scope released; base is null if none
-  std::vector<stamp> unfenced[4];    // by scope: what relaxed loads would acquire at a fence
+  stamp fence[4];                  // by scope: what the last fence of that scope released; base is null if none
+  std::vector<stamp> unfenced[4];  // by scope: what relaxed loads would acquire at a fence
   std::deque<near_miss> misses;
   std::deque<std::shared_ptr<bulk_copy>> copies;  // issued stores whose landing this thread has not observed
   std::uint32_t open_group = 1;                   // of bulk stores; groups below are committed
   std::uint32_t free_group = 0;                   // groups whose sources this thread has seen free
   struct moments {
     std::uint32_t issued = 0, read = 0, landed = 0;  // when this thread did so and saw so; 0: it has not
+    site read_at = 0;                                // where it waited for the read
   };
   std::map<std::uint32_t, moments> group_moments;
   std::uint32_t mma_groups = 0;
@@ -77,15 +79,15 @@ struct thread {
   std::uint32_t frame = 0;
 
   // waiting
-  std::string waits_for;            // in words, while blocked
-  std::function<bool()> wakes;      // whether what it waits for is there
-  bool clocked = false;             // may also be woken by time
-  std::uint64_t spun = 0;           // where and what it last loaded
-  int spins = 0;                    // how often it has found the same there
-  std::vector<std::pair<const void*, std::uint64_t>> polled;  // 8-byte words since it last looked at the clock
-  std::vector<operand> registers;   // what it brings to an operation of its warp or warpgroup
+  std::string waits_for;                                     // in words, while blocked
+  std::function<bool()> wakes;                               // whether what it waits for is there
+  bool clocked = false;                                      // may also be woken by time
+  std::uint64_t spun = 0;                                    // where and what it last loaded
+  int spins = 0;                                             // how often it has found the same there
+  std::deque<std::pair<const void*, std::uint64_t>> polled;  // what it found since it last looked at the clock
+  std::vector<operand> registers;                            // what it brings to an operation of its warp or warpgroup
   std::uint64_t given = 0;
-  std::vector<std::uint64_t> exchanged;         // what the lanes of its warp gave
+  std::vector<std::uint64_t> exchanged;  // what the lanes of its warp gave
 };
 
 // Threads that meet: a barrier, or a warp or warpgroup at one instruction.
@@ -107,9 +109,9 @@ struct block {
   unsigned char* memory = nullptr;
   int bytes = 0;
   std::vector<std::unique_ptr<thread>> threads;
-  std::map<int, meeting> barriers;              // by number
-  std::map<int, meeting> warps, warpgroups;     // at an instruction
-  std::map<std::uint32_t, mbarrier> mbarriers;  // by shared address
+  std::map<int, meeting> barriers;                                         // by number
+  std::map<int, meeting> warps, warpgroups;                                // at an instruction
+  std::map<std::uint32_t, mbarrier> mbarriers;                             // by shared address
   std::map<std::uint32_t, std::pair<int, std::uint32_t>> load_components;  // last component and count by mbarrier
 };
 
@@ -131,7 +133,7 @@ struct machine {
   int slow = -1;
   std::mt19937_64 random;
   std::vector<rank_state> ranks;
-  std::vector<thread*> threads;  // by component; null where that is no thread's
+  std::vector<thread*> threads;             // by component; null where that is no thread's
   std::vector<std::vector<thread*>> ready;  // by rank
   std::vector<std::shared_ptr<bulk_copy>> pending;
   thread* running = nullptr;
@@ -146,12 +148,13 @@ extern machine m;
 block& block_of(const thread& t);
 void run_all(const std::function<bool(int rank)>& next_launch);
 void wake(thread& t);
-void pause();                                   // gives others a turn, now and then
+void pause();                                                                  // gives others a turn, now and then
 void wait_until(std::string what, bool clocked, std::function<bool()> wakes);  // false awakenings are possible
 void look_at_waiters();
 std::string name_of(const thread& t);
 [[noreturn]] void stop(const char* outcome, std::string summary);  // ends the run
-void start_launch(int rank, int blocks, int threads, int shared_bytes, const void* kernel, const void* args, const void* run);
+void start_launch(int rank, int blocks, int threads, int shared_bytes, const void* kernel, const void* args,
+                  const void* run);
 
 // --- meetings.cc ------------------------------------------------------------------------------------------
 void barrier(int number, int threads);
@@ -160,7 +163,7 @@ void with_warp(const std::function<void(std::vector<thread*>&)>& together);
 void with_warpgroup(const std::function<void(std::vector<thread*>&)>& together);
 
 // --- ordering.cc: fences, releases, acquires ----------------------------------------------------------------
-stamp stamp_of(thread& t);                      // what it knows now; what it does next is not part of it
+stamp stamp_of(thread& t);  // what it knows now; what it does next is not part of it
 void acquire(thread& t, const stamp& s, bool same_block);
 void observe(thread& t, int component, std::uint32_t count);  // an asynchronous operation was seen to be complete
 void fence_shared(thread& t);

@@ -2,9 +2,8 @@
 // to back, writes report.json and the outputs.
 //
 //   world 2    launches 3    blocks 2    seed 7    input x bf16 64 128    output y bf16 64 128
-#include <pk/sm90/host.h>
-
 #include <pk/sm90/entry.h>
+#include <pk/sm90/host.h>
 
 #include <csignal>
 #include <cstring>
@@ -60,10 +59,14 @@ void read_request() {
     std::istringstream words(line);
     std::string key;
     words >> key;
-    if (key == "world") words >> m.world;
-    else if (key == "launches") words >> ask.launches;
-    else if (key == "blocks") words >> ask.blocks;
-    else if (key == "seed") words >> m.seed;
+    if (key == "world")
+      words >> m.world;
+    else if (key == "launches")
+      words >> ask.launches;
+    else if (key == "blocks")
+      words >> ask.blocks;
+    else if (key == "seed")
+      words >> m.seed;
     else if (key == "input" || key == "output") {
       tensor t;
       std::string type;
@@ -75,19 +78,22 @@ void read_request() {
       ask.tensors.push_back(t);
     }
   }
-  if (m.world < 1 || m.world > max_ranks || ask.tensors.empty()) stop("fault", "request.txt names no world or no tensors");
+  if (m.world < 1 || m.world > max_ranks || ask.tensors.empty())
+    stop("fault", "request.txt names no world or no tensors");
 }
 
-std::int32_t find_tensor(void*, const char* name, std::int32_t rank, std::int32_t output, std::int32_t, sm90::tensor_info* info) {
+std::int32_t find_tensor(void*, const char* name, std::int32_t rank, std::int32_t output, std::int32_t,
+                         sm90::tensor_info* info) {
   for (const tensor& t : ask.tensors) {
     if (t.name != name) continue;
-    if (t.output != (output != 0) ) {
+    if (t.output != (output != 0)) {
       *info = {};
       for (std::size_t i = 0; i < t.dims.size(); ++i) info->dims[i] = t.dims[i];
       return std::int32_t(sm90::answer::other_direction);
     }
     const int rows = t.dims.size() > 1 ? t.dims[t.dims.size() - 2] : 1;
-    *info = {t.data[std::size_t(rank)], std::int32_t(t.type), int(t.lines()) / rows, rows, int(t.cols()), t.pitch(), {}};
+    *info = {
+        t.data[std::size_t(rank)], std::int32_t(t.type), int(t.lines()) / rows, rows, int(t.cols()), t.pitch(), {}};
     for (std::size_t i = 0; i < t.dims.size(); ++i) info->dims[i] = t.dims[i];
     return std::int32_t(sm90::answer::found);
   }
@@ -158,11 +164,14 @@ std::string file_of(const char* way, int launch, int rank, const std::string& na
 
 // Row by row: rows have padding in memory and none in the file.
 void transfer(const tensor& t, int rank, std::fstream&& file, bool in) {
-  const auto width = std::size_t(t.cols()) * std::size_t(t.element()), step = std::size_t(t.pitch()) * std::size_t(t.element());
+  const auto width = std::size_t(t.cols()) * std::size_t(t.element()),
+             step = std::size_t(t.pitch()) * std::size_t(t.element());
   for (std::int64_t i = 0; i < t.lines(); ++i) {
     auto* row = reinterpret_cast<char*>(t.data[std::size_t(rank)] + std::size_t(i) * step);
-    if (in) file.read(row, std::streamsize(width));
-    else file.write(row, std::streamsize(width));
+    if (in)
+      file.read(row, std::streamsize(width));
+    else
+      file.write(row, std::streamsize(width));
   }
 }
 
@@ -174,7 +183,8 @@ void complete(rank_state& state) {
     for (const auto& t : b->threads) {
       stamp_of(*t).add_to(*all, true);
       if (t->writes_component < 0) continue;
-      all->seen.raise(std::size_t(t->writes_component), t->open_group), all->seen.raise(std::size_t(t->reads_component), t->open_group);
+      all->seen.raise(std::size_t(t->writes_component), t->open_group),
+          all->seen.raise(std::size_t(t->reads_component), t->open_group);
       t->copies.clear(), ++t->open_group;
     }
   all->global = all->seen, all->fenced = nullptr;
@@ -191,7 +201,8 @@ bool next_launch(int rank) {
     for (const tensor& t : ask.tensors) {
       if (!t.output) continue;
       touch_by_host(rank, *find_allocation(t.data[std::size_t(rank)]), false, "");
-      transfer(t, rank, std::fstream(file_of("out", state.launch, rank, t.name), std::ios::out | std::ios::binary), false);
+      transfer(t, rank, std::fstream(file_of("out", state.launch, rank, t.name), std::ios::out | std::ios::binary),
+               false);
     }
     ++state.launch;
   }
@@ -200,8 +211,10 @@ bool next_launch(int rank) {
   if (state.done) return false;
   for (const tensor& t : ask.tensors) {
     touch_by_host(rank, *find_allocation(t.data[std::size_t(rank)]), true, "");
-    if (t.output) std::memset(t.data[std::size_t(rank)], 0xff, t.bytes());
-    else transfer(t, rank, std::fstream(file_of("in", state.launch, rank, t.name), std::ios::in | std::ios::binary), true);
+    if (t.output)
+      std::memset(t.data[std::size_t(rank)], 0xff, t.bytes());
+    else
+      transfer(t, rank, std::fstream(file_of("in", state.launch, rank, t.name), std::ios::in | std::ios::binary), true);
   }
   const auto stream = reinterpret_cast<cudaStream_t>(std::uintptr_t(rank + 1));
   if (pk_launch(stream, grid(), 1, arguments_of(rank), runs[std::size_t(rank)].get()) != 0)
@@ -216,8 +229,9 @@ std::string named(int id) {
 
 // What the kernel itself recorded before it stopped.
 void explain_trap() {
-  static const char* const kinds[] = {"nothing", "a free slot of ring", "data in ring", "a signal", "a barrier", "peers to enter",
-                                      "peers to leave", "a place out of range", "a mailbox"};
+  static const char* const kinds[] = {"nothing",   "a free slot of ring", "data in ring",   "a signal",
+                                      "a barrier", "peers to enter",      "peers to leave", "a place out of range",
+                                      "a mailbox"};
   static const char* const roles[] = {"loader", "consumer", "storer", "communicator", "launch"};
   for (const auto& of_rank : failures)
     for (const sm90::failure& f : of_rank) {
@@ -226,20 +240,31 @@ void explain_trap() {
       const auto kind = sm90::failure_kind(f.kind);
       const bool range = kind == sm90::failure_kind::out_of_range;
       const bool ring = kind == sm90::failure_kind::free_slot || kind == sm90::failure_kind::data;
-      out << "rank " << f.rank << " block " << f.block << " " << roles[f.role & 7] << (range ? " asked for " : " waited for ") << kinds[f.kind];
-      if (ring) out << " " << f.object << ", slot " << f.slot;
-      else if (range) out << " of " << named(f.object) << ": slot " << f.slot << ", plane or rank " << f.plane << ", row " << f.row << ", column " << f.col;
-      else out << " of " << named(f.object) << ", slot " << f.slot;
+      out << "rank " << f.rank << " block " << f.block << " " << roles[f.role & 7]
+          << (range ? " asked for " : " waited for ") << kinds[f.kind];
+      if (ring)
+        out << " " << f.object << ", slot " << f.slot;
+      else if (range)
+        out << " of " << named(f.object) << ": slot " << f.slot << ", plane or rank " << f.plane << ", row " << f.row
+            << ", column " << f.col;
+      else
+        out << " of " << named(f.object) << ", slot " << f.slot;
       if (!range) out << ": saw " << f.seen << ", wanted " << f.wanted;
-      out << ", launch " << f.epoch;
+      const bool counts = !range && !ring && kind != sm90::failure_kind::mailbox;
+      if (counts && f.seen > f.wanted && f.seen - f.wanted < 1u << 16)
+        out << " (the count went past what is waited for: a fast rank has signalled again before this one looked; a "
+               "wait "
+               "must accept at least its count)";
+      out << ", in launch " << f.epoch;
       m.end = {range ? "fault" : "deadlock", out.str()};
       return;
     }
 }
 
 void on_signal(int number) {
-  m.end = {"fault", (m.running ? name_of(*m.running) : std::string("outside of every thread")) +
-                        (number == SIGSEGV ? ": invalid memory access or stack overflow" : ": the program was aborted")};
+  m.end = {"fault",
+           (m.running ? name_of(*m.running) : std::string("outside of every thread")) +
+               (number == SIGSEGV ? ": invalid memory access or stack overflow" : ": the program was aborted")};
   report_end("report.json");
   std::_Exit(0);
 }
@@ -254,7 +279,7 @@ int main() {
   stack_t other{};
   other.ss_sp = spare, other.ss_size = sizeof spare;
   sigaltstack(&other, nullptr);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_signal, action.sa_flags = SA_ONSTACK;
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(number, &action, nullptr);
   try {

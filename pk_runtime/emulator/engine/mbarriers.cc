@@ -8,9 +8,7 @@ namespace pk::emulated {
 
 namespace {
 
-std::string name_at(const block& b, std::uint32_t at) {
-  return describe(b.memory + (at - shared_base));
-}
+std::string name_at(const block& b, std::uint32_t at) { return describe(b.memory + (at - shared_base)); }
 
 void check_phase(mbarrier& bar) {
   if (bar.pending > 0 || bar.bytes != 0) return;
@@ -54,8 +52,9 @@ void mbarrier_arrive(std::uint32_t at, site where) {
   touch_barrier(b, at, false, where);
   mbarrier& bar = find_mbarrier(b, at, "an arrival");
   if (bar.pending == 0)
-    stop("fault", name_of(t) + ": one arrival too many on the mbarrier at " + name_at(b, at) + ": its phase has had all " +
-                      std::to_string(bar.expected) + " and still waits for " + std::to_string(bar.bytes) + " bytes");
+    stop("fault", name_of(t) + ": one arrival too many on the mbarrier at " + name_at(b, at) +
+                      ": its phase has had all " + std::to_string(bar.expected) + " and still waits for " +
+                      std::to_string(bar.bytes) + " bytes");
   --bar.pending;
   bar.arriving.add(stamp_of(t));
   t.polled.clear();
@@ -82,8 +81,9 @@ bool mbarrier_wait(std::uint32_t at, std::uint32_t parity, site where) {
   t.polled.clear();
   if ((bar.phase & 1) == parity) {
     char what[160];
-    std::snprintf(what, sizeof what, "phase %u of the mbarrier at %s (%d of %d arrivals, %lld bytes missing)", bar.phase,
-                  name_at(b, at).c_str(), bar.expected - bar.pending, bar.expected, static_cast<long long>(bar.bytes));
+    std::snprintf(what, sizeof what, "phase %u of the mbarrier at %s (%d of %d arrivals, %lld bytes missing)",
+                  bar.phase, name_at(b, at).c_str(), bar.expected - bar.pending, bar.expected,
+                  static_cast<long long>(bar.bytes));
     wait_until(what, true, [&bar, parity] { return (bar.phase & 1) != parity; });
     if ((bar.phase & 1) == parity) return false;
   }

@@ -13,7 +13,8 @@ void share(const std::vector<thread*>& threads) {
   auto all = std::make_shared<knowledge>();
   known joined;
   for (thread* t : threads) {
-    if (t->base != joined) all->seen.join(t->base->seen), all->shared.join(t->base->shared), all->global.join(t->base->global);
+    if (t->base != joined)
+      all->seen.join(t->base->seen), all->shared.join(t->base->shared), all->global.join(t->base->global);
     joined = t->base;
   }
   for (thread* t : threads) {
@@ -25,7 +26,8 @@ void share(const std::vector<thread*>& threads) {
   for (thread* t : threads) t->base = all;
 }
 
-void meet(meeting& here, int threads, const std::string& what, const std::function<void(std::vector<thread*>&)>& together) {
+void meet(meeting& here, int threads, const std::string& what,
+          const std::function<void(std::vector<thread*>&)>& together) {
   thread& t = *m.running;
   t.polled.clear();
   here.arrived.push_back(&t);
@@ -48,8 +50,9 @@ void barrier(int number, int threads) {
   block& b = block_of(*m.running);
   if (threads % 32 != 0 || threads > int(b.threads.size())) {
     char text[160];
-    std::snprintf(text, sizeof text, "barrier %d waits for %d threads: a multiple of 32 up to the block's %d is possible",
-                  number, threads, int(b.threads.size()));
+    std::snprintf(text, sizeof text,
+                  "barrier %d waits for %d threads: a multiple of 32 up to the block's %d is possible", number, threads,
+                  int(b.threads.size()));
     stop("fault", name_of(*m.running) + ": " + text);
   }
   meet(b.barriers[number], threads, what, [](std::vector<thread*>& all) { share(all); });
@@ -59,7 +62,8 @@ void block_barrier() { barrier(0, int(block_of(*m.running).threads.size())); }
 
 void warp_barrier() {
   thread& t = *m.running;
-  meet(block_of(t).warps[t.index / 32], 32, "the other threads of its warp", [](std::vector<thread*>& all) { share(all); });
+  meet(block_of(t).warps[t.index / 32], 32, "the other threads of its warp",
+       [](std::vector<thread*>& all) { share(all); });
 }
 
 void with_warp(const std::function<void(std::vector<thread*>&)>& together) {

@@ -19,7 +19,8 @@ std::vector<std::unique_ptr<allocation>> all;  // by address
 
 }  // namespace
 
-unsigned char* allocate(int rank, const std::string& kind, const std::string& name, std::size_t bytes, int element, int block) {
+unsigned char* allocate(int rank, const std::string& kind, const std::string& name, std::size_t bytes, int element,
+                        int block) {
   if (arena == nullptr) {
     void* at = mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) stop("fault", "there is no memory for the virtual GPUs");
@@ -48,7 +49,8 @@ const allocation* find_allocation(const void* at) {
   const auto* p = static_cast<const unsigned char*>(at);
   const auto inside = [p](const allocation* a) { return p >= a->begin && p < a->begin + a->bytes; };
   if (last != nullptr && inside(last)) return last;
-  const auto next = std::upper_bound(all.begin(), all.end(), p, [](const unsigned char* x, const auto& a) { return x < a->begin; });
+  const auto next =
+      std::upper_bound(all.begin(), all.end(), p, [](const unsigned char* x, const auto& a) { return x < a->begin; });
   if (next == all.begin()) return nullptr;
   const allocation* a = std::prev(next)->get();
   return inside(a) ? last = a : nullptr;

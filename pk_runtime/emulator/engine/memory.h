@@ -24,7 +24,7 @@ std::string describe(const void* at);  // "slot 3 of signals 'ready' of rank 1"
 struct manner {
   bool write = false, async = false, strong = false;
   scope wide = scope::cta;
-  int component = -1;         // of an asynchronous access, else the thread
+  int component = -1;  // of an asynchronous access, else the thread
   std::uint32_t count = 0;
 };
 

@@ -24,8 +24,8 @@ struct operand_matrix {
   unsigned char* at(int outer, int k) const {
     const int strip = n_major ? outer / 64 : 0;
     const int row = n_major ? k : outer, byte = n_major ? outer % 64 * 2 : k * 2;
-    const std::uint32_t address =
-        start() + std::uint32_t(strip) * leading() + std::uint32_t(row / 8) * stride() + std::uint32_t(row % 8 * 128 + byte);
+    const std::uint32_t address = start() + std::uint32_t(strip) * leading() + std::uint32_t(row / 8) * stride() +
+                                  std::uint32_t(row % 8 * 128 + byte);
     return swizzled(memory + (address - shared_base));
   }
 };
@@ -53,7 +53,8 @@ void read(std::vector<float>& values, const operand_matrix& x, int outer, bool b
     }
 }
 
-void multiply(std::vector<thread*>& group, const operand_matrix& a, const operand_matrix& b, int n, bool bf16, bool accumulate) {
+void multiply(std::vector<thread*>& group, const operand_matrix& a, const operand_matrix& b, int n, bool bf16,
+              bool accumulate) {
   static std::vector<float> left, right, sums;
   read(left, a, rows, bf16), read(right, b, n, bf16);
   sums.assign(std::size_t(rows * n), 0.0f);

@@ -12,8 +12,10 @@ namespace {
 std::vector<std::string> split(const std::string& text, char at) {
   std::vector<std::string> parts(1);
   for (char c : text)
-    if (c == at) parts.emplace_back();
-    else parts.back() += c;
+    if (c == at)
+      parts.emplace_back();
+    else
+      parts.back() += c;
   return parts;
 }
 
@@ -58,11 +60,12 @@ instruction instruction_of(const std::string& text, std::map<std::string, int>& 
     if (word.starts_with("shared")) i.shared = true;
     if (word == "v2") i.elements = 2;
     if (word == "v4") i.elements = 4;
-    if (word.size() == 3 && std::strchr("ubsf", word[0]) != nullptr && std::isdigit(static_cast<unsigned char>(word[1])) != 0)
+    if (word.size() == 3 && std::strchr("ubsf", word[0]) != nullptr &&
+        std::isdigit(static_cast<unsigned char>(word[1])) != 0)
       i.bytes = std::atoi(word.c_str() + 1) / 8;
   }
   i.strong |= i.acquires || i.releases;
-  if (i.words[0] == "volatile") i.wide = scope::sys;
+  if (i.is("volatile")) i.wide = scope::sys;  // and relaxed
   return i;
 }
 

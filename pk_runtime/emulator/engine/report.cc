@@ -27,7 +27,8 @@ std::string doing(const manner& how, const past_access& p, const allocation& a) 
   if (how.async) {
     if (how.component == t.mma_component) return "wgmma reads it (asynchronously)";
     if (how.component == t.reads_component) return "a bulk store reads its source";
-    if (how.component == t.writes_component) return how.strong ? "a bulk reduce-add writes it" : "a bulk store writes it";
+    if (how.component == t.writes_component)
+      return how.strong ? "a bulk reduce-add writes it" : "a bulk store writes it";
     return how.write ? "a bulk load writes it" : "a bulk load reads it";
   }
   const std::string what = how.write ? "store" : "load";
@@ -42,14 +43,16 @@ finding::access access_of(const past_access& p, const allocation& a) {
 }
 
 bool knows(const stamp& s, const past_access& p) {
-  return s.base->seen[std::size_t(p.how.component)] >= p.how.count || (s.thread == p.how.component && s.now >= p.how.count);
+  return s.base->seen[std::size_t(p.how.component)] >= p.how.count ||
+         (s.thread == p.how.component && s.now >= p.how.count);
 }
 
 // The asynchronous work itself was not waited for, or only after the release that this thread has acquired.
 reason not_awaited(const past_access& p, const thread& u, const thread& t) {
   if (p.how.component == u.mma_component) {
     if (u.base->seen[std::size_t(p.how.component)] >= p.how.count && t.base->seen[std::size_t(u.id)] == 0) return {};
-    return {"wgmma_in_flight", "the warp has not waited for its wgmma group (wgmma.wait_group) before it lets others write the operand"};
+    return {"wgmma_in_flight",
+            "the warp has not waited for its wgmma group (wgmma.wait_group) before it lets others write the operand"};
   }
   const bool source = p.how.component == u.reads_component;
   if (!source && p.how.component != u.writes_component) return {};
@@ -57,15 +60,21 @@ reason not_awaited(const past_access& p, const thread& u, const thread& t) {
   const thread::moments at = found == u.group_moments.end() ? thread::moments() : found->second;
   // What t knows of u is as of this moment; before `issued` there was no release at all between the two.
   const std::uint32_t known = &t == &u ? t.now : t.base->seen[std::size_t(u.id)];
-  const bool released = known >= at.issued, read = at.read != 0 && known >= at.read, landed = at.landed != 0 && known >= at.landed;
+  const bool released = known >= at.issued, read = at.read != 0 && known >= at.read,
+             landed = at.landed != 0 && known >= at.landed;
   if (source) {
     if (read || (!released && at.read != 0)) return {};
-    return {"source_in_use", "its thread has not waited for that bulk group (cp.async.bulk.wait_group.read) before it lets others write: the store may still read its source"};
+    return {"source_in_use",
+            "its thread has not waited for that bulk group (cp.async.bulk.wait_group.read) before it lets others "
+            "write: the store may still read its source"};
   }
   if (landed || (!released && at.landed != 0)) return {};
   if (read || (!released && at.read != 0))
-    return {"read_wait", "its thread has waited only with cp.async.bulk.wait_group.read, which frees the source and does not say that the data "
-                         "has landed: wait for the whole group before the signal"};
+    return {"read_wait",
+            "its thread has waited only with cp.async.bulk.wait_group.read, which frees the source and does not say "
+            "that the data "
+            "has landed: wait for the whole group before the signal",
+            at.read_at};
   return {"no_wait", "its thread has not waited for that bulk group (cp.async.bulk.wait_group) before the signal"};
 }
 
@@ -74,10 +83,18 @@ reason near_miss_of(const past_access& p, const thread& t) {
     for (const near_miss& miss : who.misses) {
       if (!knows(miss.of, p)) continue;
       if (miss.why == near_miss::relaxed_load)
-        return {"relaxed_wait", "the load that saw the signal is relaxed: it orders nothing. It must be ld.acquire, or be followed by a fence", miss.load};
+        return {"relaxed_wait",
+                "the load that saw the signal is relaxed: it orders nothing. It must be ld.acquire, or be followed by "
+                "a fence",
+                miss.load};
       if (miss.why == near_miss::relaxed_store)
-        return {"unreleased_signal", "the signal that was seen is relaxed: it releases nothing. It must be .release, or follow a fence", miss.store};
-      return {"scope", "the signal that was seen and the load that saw it are not of a scope that includes both threads: peers need .sys", miss.store};
+        return {"unreleased_signal",
+                "the signal that was seen is relaxed: it releases nothing. It must be .release, or follow a fence",
+                miss.store};
+      return {"scope",
+              "the signal that was seen and the load that saw it are not of a scope that includes both threads: peers "
+              "need .sys",
+              miss.store};
     }
     return {};
   };
@@ -93,32 +110,45 @@ reason reason_of(const allocation& a, const past_access& p, const past_access& n
   const thread& u = *m.threads[std::size_t(p.thread)];
   if (p.how.strong && now.how.strong) {
     if (p.how.async && now.how.async)
-      return {"reduce_scope", "additions by cp.reduce.async.bulk are atomic at gpu scope only: two GPUs must not add to one address unordered"};
-    return {"scope", "both are atomic, but the scope of at least one does not include the other's thread: what peers touch needs .sys"};
+      return {"reduce_scope",
+              "additions by cp.reduce.async.bulk are atomic at gpu scope only: two GPUs must not add to one address "
+              "unordered"};
+    return {"scope",
+            "both are atomic, but the scope of at least one does not include the other's thread: what peers touch "
+            "needs .sys"};
   }
   if (p.how.strong != now.how.strong && !p.how.async && !now.how.async)
-    return {"mixed_access", "one is atomic and the other is a plain access to the same word: slots need atomics on both sides"};
+    return {"mixed_access",
+            "one is atomic and the other is a plain access to the same word: slots need atomics on both sides"};
   const bool seen = t.base->seen[std::size_t(p.how.component)] >= p.how.count || p.thread == t.id;
+  if (!seen)
+    if (reason r = near_miss_of(p, t); !r.kind.empty()) return r;
   if (p.how.async)
     if (reason r = not_awaited(p, u, t); !r.kind.empty()) return r;
   if (now.how.async && seen && (!p.how.async || t.base->seen[std::size_t(p.how.component)] >= p.how.count)) {
     if (a.shared())
       return {"proxy_fence", std::string("the thread that ") + (p.how.write ? "wrote" : "read") +
-                                 " it executed no fence.proxy.async between that and the barrier or arrival that orders the asynchronous access after it"};
-    return {"proxy_fence", "no fence.proxy.async of all state spaces was executed in this block between the acquire and the bulk copy"};
+                                 " it executed no fence.proxy.async between that and the barrier or arrival that "
+                                 "orders the asynchronous access after it"};
+    return {
+        "proxy_fence",
+        "no fence.proxy.async of all state spaces was executed in this block between the acquire and the bulk copy"};
   }
-  if (reason r = near_miss_of(p, t); !r.kind.empty()) return r;
   if (p.how.async && !p.how.write) return {"unordered", "nothing tells this thread that the asynchronous read is over"};
-  if (p.how.async && p.how.component != u.writes_component) return {"unordered", "this thread has not waited for the mbarrier on which the load completes"};
+  if (p.how.async && p.how.component != u.writes_component)
+    return {"unordered", "this thread has not waited for the mbarrier on which the load completes"};
   return {"unordered", "no chain of release and acquire leads from the first access to the second"};
 }
 
 void text(std::ostream& out, const std::string& s) {
   out << '"';
   for (char c : s)
-    if (c == '"' || c == '\\') out << '\\' << c;
-    else if (static_cast<unsigned char>(c) < 32) out << ' ';
-    else out << c;
+    if (c == '"' || c == '\\')
+      out << '\\' << c;
+    else if (static_cast<unsigned char>(c) < 32)
+      out << ' ';
+    else
+      out << c;
   out << '"';
 }
 
@@ -129,7 +159,8 @@ void numbers(std::ostream& out, const std::vector<std::uint64_t>& all) {
 }
 
 void write(std::ostream& out, const finding::access& a) {
-  out << "{\"rank\":" << a.rank << ",\"block\":" << a.block << ",\"thread\":" << a.thread << ",\"host\":" << (a.host ? "true" : "false") << ",\"does\":";
+  out << "{\"rank\":" << a.rank << ",\"block\":" << a.block << ",\"thread\":" << a.thread
+      << ",\"host\":" << (a.host ? "true" : "false") << ",\"does\":";
   text(out, a.does);
   out << ",\"addresses\":";
   numbers(out, a.addresses);
@@ -144,7 +175,8 @@ int launch_of(const thread& t) { return m.ranks[std::size_t(t.rank)].launch; }
 
 }  // namespace
 
-void report_race(const allocation& a, const unsigned char* at, const past_access& before, const past_access& now, thread& t) {
+void report_race(const allocation& a, const unsigned char* at, const past_access& before, const past_access& now,
+                 thread& t) {
   const reason r = reason_of(a, before, now, t);
   const auto from = addresses_of(before.where), to = addresses_of(now.where);
   if (!reported.emplace(r.kind, from.empty() ? 0 : from[0], to.empty() ? 0 : to[0]).second) return;
@@ -168,7 +200,9 @@ void report_outside(const unsigned char* at, std::size_t bytes, const manner& ho
 void report_exit(thread& t, const bulk_copy& c) {
   finding f;
   f.kind = "exit_in_flight", f.object = describe(c.shared), f.launch = launch_of(t);
-  f.missing = "the thread ends without waiting until its bulk store has read shared memory (cp.async.bulk.wait_group.read), which its block gives back";
+  f.missing =
+      "the thread ends without waiting until its bulk store has read shared memory (cp.async.bulk.wait_group.read), "
+      "which its block gives back";
   past_access p;
   p.how.async = true, p.how.component = t.reads_component, p.thread = t.id, p.where = c.where;
   f.first = f.second = access_of(p, *find_allocation(c.shared));
@@ -186,8 +220,10 @@ void report_end(const char* path) {
   int listed = 0;
   if (!m.end.outcome.empty())
     for (const thread* t : m.threads) {
-      if (t == nullptr || t->state != thread::blocked || t->waits_for.starts_with("the other") || ++listed > 64) continue;
-      out << (first ? "" : ",") << "{\"rank\":" << t->rank << ",\"block\":" << t->block << ",\"thread\":" << t->index << ",\"for\":";
+      if (t == nullptr || t->state != thread::blocked || t->waits_for.starts_with("the other") || ++listed > 64)
+        continue;
+      out << (first ? "" : ",") << "{\"rank\":" << t->rank << ",\"block\":" << t->block << ",\"thread\":" << t->index
+          << ",\"for\":";
       text(out, t->waits_for);
       out << '}';
       first = false;

@@ -25,7 +25,8 @@ struct finding {
 };
 extern std::vector<finding> findings;
 
-void report_race(const allocation& a, const unsigned char* at, const past_access& before, const past_access& now, thread& t);
+void report_race(const allocation& a, const unsigned char* at, const past_access& before, const past_access& now,
+                 thread& t);
 void report_outside(const unsigned char* at, std::size_t bytes, const manner& how, site where, thread& t);
 void report_exit(thread& t, const bulk_copy& c);
 void report_end(const char* path);  // writes the whole report

@@ -71,11 +71,13 @@ void check(const allocation& a, std::size_t word, const unsigned char* at, const
         before = true;  // once is enough
       }
     }
-    const bool same = p.how.component == now.how.component && p.how.write == now.how.write && p.how.async == now.how.async &&
-                      p.how.strong == now.how.strong;
+    const bool same = p.how.component == now.how.component && p.how.write == now.how.write &&
+                      p.how.async == now.how.async && p.how.strong == now.how.strong;
     const bool covered = (p.mask & ~now.mask) == 0;
-    if (covered && (same || (before && now.how.write))) all[i] = all.back(), all.pop_back();
-    else ++i;
+    if (covered && (same || (before && now.how.write)))
+      all[i] = all.back(), all.pop_back();
+    else
+      ++i;
   }
   all.push_back(now);
 }

@@ -22,9 +22,7 @@ struct key {
   bool operator==(const key&) const = default;
 };
 struct hash {
-  std::size_t operator()(const key& k) const {
-    return std::hash<const void*>()(k.from) * 31 + k.caller;
-  }
+  std::size_t operator()(const key& k) const { return std::hash<const void*>()(k.from) * 31 + k.caller; }
 };
 std::unordered_map<key, std::uint32_t, hash> known_frames;
 
@@ -47,7 +45,8 @@ void plain(const void* at, std::size_t bytes, bool write, const void* from) {
   // A plain load that finds the same at the same place again and again is a loop that waits.
   std::uint64_t value = 0;
   std::memcpy(&value, at, bytes < 8 ? bytes : 8);
-  const std::uint64_t now = reinterpret_cast<std::uint64_t>(at) * 31 + reinterpret_cast<std::uint64_t>(from) * 7 + value;
+  const std::uint64_t now =
+      reinterpret_cast<std::uint64_t>(at) * 31 + reinterpret_cast<std::uint64_t>(from) * 7 + value;
   t.spins = t.spun == now ? t.spins + 1 : 0;
   if (t.spins >= spins_at_most && bytes <= 8)
     wait_until("a change of " + describe(at) + ", which is " + std::to_string(value), true, [at, value, bytes] {
@@ -87,10 +86,10 @@ void __tsan_func_exit() {
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-#define PK_PLAIN(bytes)                                                                                        \
-  void __tsan_read##bytes(void* at) { plain(at, bytes, false, __builtin_return_address(0)); }                  \
-  void __tsan_write##bytes(void* at) { plain(at, bytes, true, __builtin_return_address(0)); }                  \
-  void __tsan_unaligned_read##bytes(void* at) { plain(at, bytes, false, __builtin_return_address(0)); }        \
+#define PK_PLAIN(bytes)                                                                                 \
+  void __tsan_read##bytes(void* at) { plain(at, bytes, false, __builtin_return_address(0)); }           \
+  void __tsan_write##bytes(void* at) { plain(at, bytes, true, __builtin_return_address(0)); }           \
+  void __tsan_unaligned_read##bytes(void* at) { plain(at, bytes, false, __builtin_return_address(0)); } \
   void __tsan_unaligned_write##bytes(void* at) { plain(at, bytes, true, __builtin_return_address(0)); }
 PK_PLAIN(1)
 PK_PLAIN(2)

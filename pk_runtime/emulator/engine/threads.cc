@@ -32,9 +32,7 @@ void switch_to(thread& t) {
   m.running = nullptr;
 }
 
-void to_main(thread& t) {
-  sim::switch_to(t.fiber, m.main);
-}
+void to_main(thread& t) { sim::switch_to(t.fiber, m.main); }
 
 void body(void* at) {
   thread& t = *static_cast<thread*>(at);
@@ -47,7 +45,8 @@ void body(void* at) {
   __builtin_unreachable();
 }
 
-thread* choose() {
+// `passed`: lazy threads that were not taken.
+thread* choose(int passed = 0) {
   std::size_t all = 0, slow = 0;
   for (std::size_t r = 0; r < m.ready.size(); ++r) {
     all += m.ready[r].size();
@@ -64,8 +63,11 @@ thread* choose() {
       continue;
     }
     thread* t = queue[pick];
-    if (m.seed == 0) queue.erase(queue.begin());
-    else queue[pick] = queue.back(), queue.pop_back();
+    if (t->lazy && all > 1 && m.random() % 16 != 0 && ++passed < 4) return choose(passed);
+    if (m.seed == 0)
+      queue.erase(queue.begin());
+    else
+      queue[pick] = queue.back(), queue.pop_back();
     return t;
   }
   return nullptr;
@@ -157,7 +159,8 @@ void start_launch(int rank, int blocks, int threads, int shared_bytes, const voi
                   const void* run) {
   rank_state& state = m.ranks[std::size_t(rank)];
   entries.resize(std::size_t(m.world)), m.ready.resize(std::size_t(m.world));
-  entries[std::size_t(rank)] = {reinterpret_cast<void (*)(const void*, const void*)>(const_cast<void*>(kernel)), args, run};
+  entries[std::size_t(rank)] = {reinterpret_cast<void (*)(const void*, const void*)>(const_cast<void*>(kernel)), args,
+                                run};
   while (int(state.blocks.size()) < blocks) {
     auto b = std::make_unique<block>();
     b->rank = rank, b->number = int(state.blocks.size());
@@ -184,9 +187,11 @@ void start_launch(int rank, int blocks, int threads, int shared_bytes, const voi
     for (auto& [at, bar] : b->mbarriers) b->load_components[at] = {bar.component, bar.first + bar.phase + 1};
     b->mbarriers.clear();
     for (auto& t : b->threads) {
-      t->variables = {{unsigned(t->index), 0, 0}, {unsigned(b->number), 0, 0}, dim3(unsigned(threads)), dim3(unsigned(blocks))};
+      t->variables = {
+          {unsigned(t->index), 0, 0}, {unsigned(b->number), 0, 0}, dim3(unsigned(threads)), dim3(unsigned(blocks))};
       t->base = begin;
       t->frame = 0;
+      t->lazy = m.seed % 2 == 1 && m.chance(4);
       t->misses.clear();
       for (int i = 0; i < 4; ++i) t->fence[i] = {}, t->unfenced[i].clear();
       sim::prepare(t->fiber, t->stack, stack_bytes, body, t.get());

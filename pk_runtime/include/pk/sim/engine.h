@@ -50,6 +50,8 @@ struct ring_core {
   double full_at[max_depth] = {}, free_at[max_depth] = {};
   fiber* waiting_producer = nullptr;
   fiber* waiting_consumer = nullptr;
+  fiber* producer = nullptr;  // who last filled it, who last emptied it
+  fiber* consumer = nullptr;
 };
 
 bool arithmetic();  // false in timing mode: tiles then have no contents

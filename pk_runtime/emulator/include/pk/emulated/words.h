@@ -2,13 +2,13 @@
 // one thread of a virtual GPU. Included before everything else.
 #pragma once
 
+#include <pk/emulated/assembly.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-
-#include <pk/emulated/assembly.h>
 
 #define __host__
 #define __device__
