@@ -21,6 +21,7 @@ from api.schemas.jobs import (
     JobSummaryRead,
     SpentRead,
 )
+from api.standing import void_reasons
 from store.artifacts import Artifacts
 from store.candidates import load_candidate
 from store.database import Transaction
@@ -41,7 +42,7 @@ def job_detail(tx: Transaction, job: Job) -> JobRead:
     spec = JobSpec.from_json(job.spec)
     return JobRead(
         **_job_fields(summary),
-        best=_best(tx, summary.best),
+        best=_best(tx, job, summary.best),
         detail=_ending(tx, job),
         shape=spec.shape,
         budget=BudgetBody(
@@ -86,6 +87,7 @@ def job_links(job_id: str) -> JobLinks:
         attempts=f"{base}/attempts",
         cancel=f"{base}/cancel",
         kernel=f"{base}/kernel",
+        verify=f"{base}/kernel/verify",
     )
 
 
@@ -127,10 +129,11 @@ def _best_summary(attempt: Attempt | None) -> BestSummary | None:
     )
 
 
-def _best(tx: Transaction, attempt: Attempt | None) -> BestRead | None:
+def _best(tx: Transaction, job: Job, attempt: Attempt | None) -> BestRead | None:
     if attempt is None:
         return None
     timings = tx.attempts.timings(attempt.id)
+    verdict = tx.attempts.verdict(attempt.id)
     return BestRead(
         number=attempt.number,
         candidate_us=attempt.objective_us,
@@ -140,6 +143,7 @@ def _best(tx: Transaction, attempt: Attempt | None) -> BestRead | None:
         roofline_us=_mean(timing.roofline_us for timing in timings),
         bottleneck=attempt.bottleneck,
         verified=attempt.phase == "confirm",
+        void=void_reasons(job, {} if verdict is None else verdict.body),
     )
 
 

@@ -95,6 +95,15 @@ class Candidate:
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def source_bytes(self) -> bytes:
+        """Language and files as canonical JSON: what knobs do not change."""
+        document = {"language": self.language, "files": dict(self.files)}
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+    def source_digest(self) -> str:
+        """SHA-256 (hex) of `source_bytes`."""
+        return hashlib.sha256(self.source_bytes()).hexdigest()
+
     def to_json(self) -> dict[str, object]:
         """A plain JSON object that `from_json` reads back."""
         return {"language": self.language, "files": dict(self.files), "knobs": dict(self.knobs)}

@@ -33,6 +33,7 @@ MAX_NOISE = 0.02
 MIN_SIGNAL = 10.0
 FEW = 16
 MAX_FINDINGS = 500
+MAX_RATIO = 1e30  # what a report may hold; a reference without any error gives more
 MAX_MESSAGE = 4000
 
 
@@ -66,8 +67,8 @@ class LintReport:
             "ok": self.ok,
             "checks": self.checks,
             "findings": [asdict(finding) for finding in self.findings],
-            "gap": self.gap if math.isfinite(self.gap) else None,
-            "signal": self.signal if math.isfinite(self.signal) else None,
+            "gap": min(self.gap, MAX_RATIO) if math.isfinite(self.gap) else None,
+            "signal": min(self.signal, MAX_RATIO) if math.isfinite(self.signal) else None,
         }
 
     @classmethod

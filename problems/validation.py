@@ -13,6 +13,7 @@ from problems.description import (
     dtype_name,
 )
 from problems.fields import MAX_DIMS, MAX_EXTENT, MAX_TEXT, NAME
+from problems.plausible import implausible
 
 CHECK_WORLDS = (2, 4)
 
@@ -116,10 +117,19 @@ def _sizes(problem: Problem) -> Iterator[str]:
             where = f"of shape {shape.name!r} at {world_size} ranks"
             inputs = problem.input_specs(shape.dims, world_size)
             outputs = problem.output_specs(shape.dims, world_size)
-            yield from _specs("input_specs", inputs, problem.input_names, where)
-            yield from _specs("output_specs", outputs, problem.output_names, where)
+            malformed = [
+                *_specs("input_specs", inputs, problem.input_names, where),
+                *_specs("output_specs", outputs, problem.output_names, where),
+            ]
+            if malformed:
+                yield from malformed
+                continue
             yield from _parts(problem, outputs, where)
-            yield from _costs(problem.costs(shape.dims, world_size), where)
+            costs = problem.costs(shape.dims, world_size)
+            wrong = [*_costs(costs, where)] or [
+                *implausible(costs, inputs, outputs, world_size, where)
+            ]
+            yield from wrong
     if problem.make_inputs.__func__ is not Problem.make_inputs:  # type: ignore[attr-defined]
         yield from _drawn(problem)
 

@@ -86,6 +86,9 @@ def bank(
     for shift in range(1, world_size):
         answers.append(_other_rank(golden, reference, shift))
         answers.append(_moved_parts(golden, peer_dims or {}, shift))
+    answers += [_transposed(golden), _rounded(golden, reference)]
+    for pair in range(0, world_size - 1, 2) if peer_dims else ():
+        answers.append(_swapped(golden, peer_dims or {}, pair))
     for factor, name in ((world_size, "scaled_by_W"), (1 / world_size, "scaled_by_1/W")):
         scaled = [{k: (v.double() * factor).to(v.dtype) for k, v in g.items()} for g in golden]
         answers.append(WrongAnswer(name, _SCALED.format(factor=f"{factor:g}"), scaled))
@@ -163,6 +166,43 @@ def _moved_parts(
     return WrongAnswer(f"parts_moved:+{shift}", _MOVED.format(shift=shift), moved)
 
 
+def _transposed(golden: Sequence[Tensors]) -> WrongAnswer:
+    turned = [
+        {name: t.mT.contiguous().reshape(t.shape) for name, t in rank.items() if t.ndim > 1}
+        for rank in golden
+    ]
+    return WrongAnswer("transposed", _TRANSPOSED, turned)
+
+
+def _swapped(golden: Sequence[Tensors], peer_dims: Mapping[str, int], first: int) -> WrongAnswer:
+    """Two neighbouring peers' parts in each other's place."""
+    order = list(range(len(golden)))
+    order[first], order[first + 1] = first + 1, first
+    swapped = [
+        {
+            name: torch.cat([rank[name].chunk(len(golden), dim)[part] for part in order], dim)
+            for name, dim in peer_dims.items()
+            if rank[name].shape[dim] % len(golden) == 0
+        }
+        for rank in golden
+    ]
+    meaning = _SWAPPED.format(first=first, second=first + 1)
+    return WrongAnswer(f"swapped_peers:{first},{first + 1}", meaning, swapped, first)
+
+
+def _rounded(golden: Sequence[Tensors], reference: Sequence[Tensors]) -> WrongAnswer:
+    """The right result in bf16, where more is asked."""
+    rounded = [
+        {
+            name: tensor.to(torch.bfloat16).to(tensor.dtype)
+            for name, tensor in rank.items()
+            if reference[number][name].dtype in (torch.float32, torch.float64)
+        }
+        for number, rank in enumerate(golden)
+    ]
+    return WrongAnswer("rounded_to_bf16", _ROUNDED, rounded)
+
+
 _ZEROS = (
     "They are zero: this part of the output was never written, or the result was computed from "
     "buffers that were still empty. Check that every tile of it has a writer."
@@ -191,6 +231,18 @@ _OTHER = (
 _MOVED = (
     "They are the right parts in the wrong places: each is {shift} too far along, modulo "
     "the world size. The offset at which a rank's part is stored, or the peer's index, is wrong."
+)
+_TRANSPOSED = (
+    "They are the right result transposed: rows and columns are exchanged, in a tile's coordinates "
+    "or in the order of an operand."
+)
+_SWAPPED = (
+    "They are the right result with the parts of ranks {first} and {second} in each other's place: "
+    "two peers are exchanged in a list or an offset."
+)
+_ROUNDED = (
+    "They are the right result with the precision of bf16: it is accumulated, or passes through a "
+    "buffer, in bf16. Sum in fp32 and round only where the output's type asks for it."
 )
 _SCALED = (
     "They are {factor} times the right result: a sum where a mean is wanted or the reverse, or "

@@ -6,11 +6,7 @@ reference, golden, comparison, verdict) stays in this process. Whatever fails on
 """
 
 import dataclasses
-import hashlib
-import importlib.metadata
-import json
 import os
-import platform
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,32 +14,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pk_runtime.candidate import Candidate, CandidateError, resolved_knobs, validate
 from pk_runtime.compiler import Compiler
 from pk_runtime.execution import ExecutionError, Executor
 from pk_runtime.simulator import Simulator
 from pk_runtime.target import Target
-from pk_runtime.toolchain import gxx
 from problems.description import Description
 from problems.errors import ProblemError, UnknownShape
 from problems.hosting import InProcessHost, ProblemHost
 from sandbox.gpu.judging import GpuJudging
 from sandbox.gpu.machine import TargetNotAvailable as TargetNotAvailable
 from sandbox.isolation import Capabilities
-from sandbox.problem_host import CustomProblem, ProblemSource, digest_of, open_host
+from sandbox.labels import labels
+from sandbox.problem_host import CustomProblem, ProblemSource, open_host
 from sandbox.rules import scan
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build
-from sandbox.stages.check import Check, plan
+from sandbox.stages.check import Check
+from sandbox.stages.plan import Replay, Schedules, plan
 from sandbox.verdict import Depth, Stage, Status, Timing, Verdict
-
-JUDGE_VERSION = "1"
+from sandbox.versions import deciding, of_this_machine
 
 _SHOWN_VIOLATIONS = 20
-_DIGEST = 16
 
 
 class Judge:
@@ -87,23 +80,39 @@ class Judge:
         seed: int | None = None,
         depth: Depth = "full",
         progress: Progress | None = None,
+        trace: Path | None = None,
+        schedules: Schedules | None = None,
+        replay: Replay | str | None = None,
     ) -> Verdict:
         """The verdict on a candidate. `shapes` are those to time, by default every bench shape.
 
         `seed` repeats an earlier verdict; by default it is drawn and told only in the verdict.
         `progress(stage, detail)` is called before each step; what it raises ends the judgement.
+        `trace` has the timelines of the timed shapes written there, on `sim:` targets.
+        `schedules` is how many schedules are drawn per shape, or "exhaustive"; `replay` makes just
+        one run of an earlier verdict with the same `seed`, as its evidence names it. Both are for
+        `sim:` targets.
 
-        Raises TargetNotAvailable, UnknownShape, and ProblemError if a custom problem's file is
+        Raises TargetNotAvailable, UnknownShape, ValueError for a text that is no run of a check or
+        for a replay without a seed, and ProblemError if a custom problem's file is
         at fault: all of them mistakes of the caller, not verdicts.
         """
         if target.backend != "sim":
             self._must_run_on_gpus(problem, target)
+        if replay is not None and seed is None:
+            raise ValueError("a replay needs the seed of its verdict: inputs are drawn from it")
         report = _Guarded(progress)
-        draft = _Draft(candidate, target, depth, secrets.randbits(63) if seed is None else seed)
+        seed = secrets.randbits(63) if seed is None else seed
+        if isinstance(replay, str):
+            replay = Replay.parse(replay)
+        draft = _Draft(candidate, target, depth, seed, trace, schedules=schedules, replay=replay)
         try:
             host = self.host(problem)
             description = host.describe(target.world_size)
             names = _shapes_to_time(description, shapes)
+            if draft.replay is not None:
+                description.shape(draft.replay.shape)
+            draft = dataclasses.replace(draft, shapes=names)
         except ExecutionError as error:
             return self._verdict(draft, problem, None, "infra_error", "scan", _infra(error), ())
         try:
@@ -138,8 +147,18 @@ class Judge:
         target = draft.target
         check = Check(program, self._simulator, host, target.sheet, draft.seed, report)
         small_first = [shape.name for shape in description.shapes if shape.kind == "check"]
-        evidence = check.run(plan(draft.depth, small_first, target.world_size))
-        bench = Bench(program, self._simulator, target.sheet, report)
+        if draft.replay is not None:
+            return check.replay(draft.replay), ()
+        todo = plan(draft.depth, small_first, target.world_size, draft.schedules)
+        evidence = check.run(todo)
+        compared = {
+            entry["shape"]: entry["demand"]
+            for entry in evidence["checks"]
+            if entry["world_size"] == target.world_size
+        }
+        bench = Bench(
+            program, draft.candidate, self._simulator, target, report, compared, draft.trace
+        )
         return evidence, bench.run(description, shapes)
 
     def _verdict(
@@ -170,6 +189,9 @@ class Judge:
             knobs=_knobs(draft.candidate),
             isolation=self._isolation(),
             versions=self._versions(problem, draft.target),
+            source=draft.candidate.source_digest(),
+            shapes=draft.shapes,
+            labels=labels(draft.candidate),
         )
 
     def _must_run_on_gpus(self, problem: ProblemSource, target: Target) -> None:
@@ -188,23 +210,8 @@ class Judge:
         return found.to_dict()
 
     def _versions(self, problem: ProblemSource, target: Target) -> dict[str, str]:
-        sheet = json.dumps(dataclasses.asdict(target.sheet), sort_keys=True).encode()
-        versions = {
-            "pkforge": _own_version(),
-            "judge": JUDGE_VERSION,
-            "problem": digest_of(problem)[:_DIGEST],
-            "sheet": f"{target.sheet.name}@{hashlib.sha256(sheet).hexdigest()[:_DIGEST]}",
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-        }
-        if target.backend != "sim":
-            versions |= self._gpus.versions()
-        try:
-            versions["compiler"] = gxx().version
-            versions["simulator"] = self._compiler.engine().parent.name[:_DIGEST]
-        except Exception as error:  # noqa: BLE001 - a verdict is still worth having without them
-            versions["compiler"] = f"unavailable: {type(error).__name__}"
-        return versions
+        versions = {**deciding(problem, target), **of_this_machine(self._compiler)}
+        return versions if target.backend == "sim" else versions | self._gpus.versions()
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,10 @@ class _Draft:
     target: Target
     depth: Depth
     seed: int
+    trace: Path | None
+    shapes: tuple[str, ...] = ()
+    schedules: Schedules | None = None
+    replay: Replay | None = None
 
 
 class _Guarded:
@@ -277,13 +288,6 @@ def _infra(error: Exception) -> dict[str, Any]:
         "summary": f"No verdict on the candidate: {what}: {error}",
         "fault": type(error).__name__,
     }
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("pkforge")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"
 
 
 def _remove_abandoned(folder: Path) -> None:

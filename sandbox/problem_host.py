@@ -23,7 +23,7 @@ from sandbox.isolation.interpreter import interpreter_paths
 
 _FILE = "problem.py"
 _MEMORY_BYTES = 8 << 30
-_WALL_S: Mapping[str, float] = {"describe": 60, "materialize": 180, "defective": 300, "lint": 600}
+WALL_S: Mapping[str, float] = {"describe": 60, "materialize": 180, "defective": 300, "lint": 600}
 _PACKAGES = tuple(Path(inspect.getfile(package)).parent for package in (pk_runtime, problems))
 _ENV = {
     "PYTHONPATH": str(_PACKAGES[0].parent),
@@ -116,7 +116,7 @@ class SandboxedHost:
                     workdir=folder,
                     read_only=(*interpreter_paths(), *_PACKAGES),
                     env=_ENV,
-                    limits=Limits(_WALL_S[command], _MEMORY_BYTES, processes=128,
+                    limits=Limits(WALL_S[command], _MEMORY_BYTES, processes=128,
                                   file_bytes=wire.MAX_TENSOR_BYTES),
                 )
             )  # fmt: skip
@@ -133,7 +133,7 @@ class SandboxedHost:
 def _must_have_answered(done: Completed, folder: Path, command: str) -> None:
     if done.exceeded == "wall":
         raise ProblemError(
-            f"{command!r} took more than {_WALL_S[command]:g} s and was stopped. Look for an "
+            f"{command!r} took more than {WALL_S[command]:g} s and was stopped. Look for an "
             "endless loop, or use smaller check shapes.", file=_FILE,
         )  # fmt: skip
     if done.exceeded is not None:

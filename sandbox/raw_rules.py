@@ -92,6 +92,7 @@ def violations(code: Sequence[Token], own_files: Collection[str]) -> Iterator[Pl
             yield from _texts(plain, at)
         elif token.kind == "mark":
             yield from attributes(plain, at)
+            yield from _launches(plain, at)
     yield from shared_variables(plain)
 
 
@@ -124,6 +125,19 @@ def _names(code: Sequence[Token], at: int) -> Iterator[Place]:
                "Use constexpr, __shared__, h.scratch or a local variable")  # fmt: skip
 
 
+def _launches(code: Sequence[Token], at: int) -> Iterator[Place]:
+    """`<<<...>>>` without the launcher's stream: nobody would wait for that kernel."""
+    marks = [token.text for token in code[at : at + 3]]
+    if marks != ["<"] * 3 or (at and code[at - 1].text == "<"):
+        return
+    arguments = [token.text for token in code[at : at + 100]]
+    ends = [i for i in range(len(arguments) - 2) if arguments[i : i + 3] == [">"] * 3]
+    inside = arguments[: ends[0]] if ends else arguments
+    if "stream" not in inside:
+        yield (code[at].line, "<<<>>>", "it names no stream, so that nobody waits for it",
+               "Write <<<grid, threads, bytes, at.stream>>>")  # fmt: skip
+
+
 def _texts(code: Sequence[Token], at: int) -> Iterator[Place]:
     """String literals that stand beside each other are one."""
     parts = []
@@ -134,6 +148,9 @@ def _texts(code: Sequence[Token], at: int) -> Iterator[Place]:
     text = "".join(parts)
     if _MULTICAST.search(text):
         yield (code[at].line, "multimem", *_NO_MULTICAST)
+    if "griddepcontrol" in text:
+        yield (code[at].line, "griddepcontrol", "it lets later work begin before this is done",
+               "Leave the order of launches to the stream")  # fmt: skip
     if found := _SYSTEM_CALL.search(text):
         yield (code[at].line, found[0], "it leaves the kernel for the operating system",
                "asm is there for PTX")  # fmt: skip

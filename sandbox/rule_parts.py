@@ -48,6 +48,11 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+# Words before a name that make it an expression and not a declaration.
+KEYWORDS = words(
+    "return else case do goto new delete throw sizeof typename namespace operator using template "
+    "co_return co_yield if while for switch and or not"
+)
 ATTRIBUTES_ALLOWED = words("maybe_unused nodiscard likely unlikely fallthrough")
 OPERATING_SYSTEM = words(
     "printf fprintf sprintf puts putchar fopen fdopen freopen fread fwrite fclose fputs "

@@ -1,4 +1,4 @@
-"""What a pk kernel may not contain: a first filter that informs its author, not the defence itself.
+"""What a kernel may not contain: a first filter that informs its author, not the defence itself.
 
 The rules keep a kernel at the level of tiles, peers and signals, where the simulator sees all that
 it does. Whoever gets past them is still in a sandbox, without the expected results.
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from pk_runtime.candidate import Candidate
-from sandbox import raw_rules
+from sandbox import raw_rules, triton_rules
+from sandbox.memory_rules import memory
+from sandbox.name_rules import known_names
 from sandbox.rule_parts import (
-    OPERATING_SYSTEM,
     Place,
     Rule,
     attributes,
-    called,
     directives,
     matches,
     member,
@@ -47,7 +47,7 @@ class Violation:
 
 RULES = (
     Rule(
-        words("asm goto setjmp longjmp extern virtual friend union volatile mutable alloca"),
+        words("asm goto extern virtual friend union volatile mutable decltype typedef operator"),
         "it reaches below the level of tiles",
         "Use tiles, rings and signals; state belongs into `args`, `shared` or local variables",
     ),
@@ -73,7 +73,7 @@ RULES = (
         qualifier,
     ),
     Rule(
-        words("data ref storage f state_ get bits"),
+        words("data ref storage f state_ get bits peers core slots ready_at element_at"),
         "it is an inside of tiles, layouts or workers",
         "Use load, store and map on tiles; give a member of your own another name",
         member,
@@ -83,12 +83,6 @@ RULES = (
         "it replaces a part of the program around the kernel",
         "End the file with PK_KERNEL(name)",
     ),
-    Rule(
-        OPERATING_SYSTEM,
-        "it leaves the kernel for the operating system",
-        "A kernel computes with pk functions only; names of your own must differ from this one",
-        called,
-    ),
 )
 
 STD_ALLOWED = words(
@@ -96,24 +90,26 @@ STD_ALLOWED = words(
     "conditional_t integral_constant bool_constant true_type false_type remove_cvref_t "
     "integer_sequence make_integer_sequence index_sequence make_index_sequence numeric_limits"
 )
-ELEMENT_TYPES = words("void bool char short int long unsigned signed float double bf16 fp16 auto")
 INCLUDE = re.compile(r"#[ \t]*include[ \t]*<pk/pk\.h>[ \t]*(//[^\n]*)?")
 _RESERVED = re.compile(r"__|^_[A-Z]")
-_BEFORE_UNARY = words("( , = { } ; return ? : + - * / % ! ~ | < & &&") | {""}
 
 
 def scan(candidate: Candidate) -> tuple[Violation, ...]:
-    """Everything forbidden in a "pk" or "cuda" candidate, in order; nothing for other languages."""
-    if candidate.language == "triton":
-        return ()
+    """Everything forbidden in a candidate, by file and line."""
     found: list[Violation] = []
     for name, source in candidate.files.items():
-        code = list(tokens(source))
-        raw = candidate.language == "cuda"
-        places = raw_rules.violations(code, candidate.files) if raw else _violations(code)
-        for line, token, why, instead in places:
+        for line, token, why, instead in _places(candidate, source):
             found.append(Violation(name, line, token, why, instead))
     return tuple(sorted(set(found), key=lambda v: (v.file, v.line, v.token)))
+
+
+def _places(candidate: Candidate, source: str) -> Iterator[Place]:
+    if candidate.language == "triton":
+        return triton_rules.violations(source, candidate.files)
+    code = list(tokens(source))
+    if candidate.language == "cuda":
+        return raw_rules.violations(code, candidate.files)
+    return _violations(code)
 
 
 def _violations(code: list[Token]) -> Iterator[Place]:
@@ -126,6 +122,7 @@ def _violations(code: list[Token]) -> Iterator[Place]:
         elif token.kind == "mark":
             yield from _marks(plain, at)
     yield from shared_variables(plain)
+    yield from memory(plain)
 
 
 def _names(code: Sequence[Token], at: int) -> Iterator[Place]:
@@ -145,41 +142,18 @@ def _names(code: Sequence[Token], at: int) -> Iterator[Place]:
     if token.text == "static" and not stateless(code, at):
         yield (token.line, "static", "a static variable is shared by all ranks and launches",
                "Use constexpr, `shared`, `h.scratch` or a local variable")  # fmt: skip
-    if token.text == "auto" and _binds_structure(code, at):
-        yield (token.line, "auto [", "structured bindings open the insides of layouts and tiles",
-               "Name the members that you need")  # fmt: skip
+    yield from known_names(code, at)
 
 
 def _marks(code: Sequence[Token], at: int) -> Iterator[Place]:
     token = code[at]
     before = code[at - 1] if at else Token("mark", "", 0)
     after = code[at + 1].text if at + 1 < len(code) else ""
-    if token.text == "&" and before.text in _BEFORE_UNARY and not _captured(code, at):
-        yield (token.line, f"&{after}", "it takes the address of something",
-               "Pass tiles and layouts by reference; there is no use for pointers")  # fmt: skip
-    if token.text == "*" and (before.text in ELEMENT_TYPES or after in {")", ">", ","}):
-        yield (token.line, f"{before.text}*", "it is a pointer",
-               "Use layouts and tiles; pass values and references")  # fmt: skip
     if token.text == "::" and before.kind != "name" and before.text != ">":
         yield (token.line, f"::{after}", "it reaches around pk into the global names",
                "Use the name without the leading ::")  # fmt: skip
     yield from attributes(code, at)
 
 
-def _captured(code: Sequence[Token], at: int) -> bool:
-    """Whether the nearest bracket around this place is a square one: the captures of a lambda."""
-    depth = 0
-    for token in reversed(code[:at]):
-        depth += (token.text in ")]}") - (token.text in "([{")
-        if depth < 0:
-            return token.text == "["
-    return False
-
-
 def _using(code: Sequence[Token], at: int) -> bool:
     return at > 0 and code[at - 1].text == "using"
-
-
-def _binds_structure(code: Sequence[Token], at: int) -> bool:
-    following = [token.text for token in code[at + 1 : at + 3]]
-    return following[:1] == ["["] or (following[:1] in (["&"], ["&&"]) and following[1:] == ["["])

@@ -17,7 +17,7 @@ Status = Literal[
     "infra_error",
 ]
 Stage = Literal["scan", "build", "check", "bench", "done"]
-TimingKind = Literal["simulated", "measured"]
+TimingKind = Literal["simulated", "uncalibrated", "measured"]
 Depth = Literal["quick", "full"]
 
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -30,7 +30,9 @@ class VerdictError(ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """One shape's time. `kind` says whether it was simulated or measured; times in microseconds.
+    """One shape's time, in microseconds. `kind` says whether it was simulated or measured.
+
+    `uncalibrated` is simulated from a sheet of published figures: good for ranking only.
 
     `speedup` is baseline over candidate, `roofline_fraction` roofline over candidate (at most 1).
     """
@@ -54,7 +56,7 @@ class Timing:
         """Reads what `to_json` wrote; VerdictError if it is out of form."""
         kind = _text(data, "kind")
         if kind not in get_args(TimingKind):
-            raise VerdictError(f"timing kind {kind!r} is neither simulated nor measured")
+            raise VerdictError(f"timing kind {kind!r} is none of {', '.join(get_args(TimingKind))}")
         return Timing(
             shape=_text(data, "shape"),
             kind=cast(TimingKind, kind),
@@ -74,8 +76,9 @@ class Verdict:
 
     `evidence` always has "summary", a paragraph for the candidate's author. `isolation` is the
     capability report of the sandbox, `versions` what is needed to repeat the judgement, `candidate`
-    the candidate's digest and `knobs` every knob's value. The `seed` drew inputs and schedules; it
-    was secret until now.
+    the candidate's digest, `source` that of its files alone, `knobs` every knob's value; `shapes`
+    were to be timed, `labels` are honest practices worth knowing of (`sandbox.labels`). The `seed`
+    drew inputs and schedules; it was secret until now.
     """
 
     status: Status
@@ -91,6 +94,9 @@ class Verdict:
     knobs: dict[str, int] = field(default_factory=dict)
     isolation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    source: str = ""
+    shapes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def correct(self) -> bool:
@@ -135,6 +141,9 @@ class Verdict:
             knobs=_table(data, "knobs"),
             isolation=_table(data, "isolation"),
             versions=_table(data, "versions"),
+            source=_text({"source": "", **data}, "source"),
+            shapes=tuple(map(str, data.get("shapes") or ())),
+            labels=tuple(map(str, data.get("labels") or ())),
         )
 
 

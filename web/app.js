@@ -150,6 +150,7 @@ function renderJob() {
   setText("job-title", `${job.problem} on ${job.target}`);
   setText("job-state", [stateOf(job), job.detail].filter(Boolean).join(": "));
   setText("job-best", bestText(job));
+  showStanding(job);
   const facts = {
     Job: job.id,
     Policy: job.policy,
@@ -169,6 +170,27 @@ function renderJob() {
   const ready = job.kernel_sha256 !== null;
   byId("download").hidden = !ready;
   if (ready) byId("download").setAttribute("href", job.links.kernel);
+}
+
+// A win is void once the problem, the judge or the machine class has changed: it says so and can be judged anew.
+function showStanding(job) {
+  const reasons = job.best?.void ?? [];
+  byId("standing").hidden = reasons.length === 0;
+  setText("standing-text", `This result is void: ${reasons.join("; ")}.`);
+  byId("verify").hidden = job.kernel_sha256 === null;
+}
+
+async function verifyKernel() {
+  byId("verify").disabled = true;
+  let evaluation = await request(state.job.links.verify, { method: "POST" });
+  while (evaluation.verdict === null && evaluation.finished_at === null) {
+    setText("standing-text", `Judging it anew as ${evaluation.id}: ${evaluation.status}.`);
+    await new Promise((resolve) => { setTimeout(resolve, 1000); });
+    evaluation = await request(evaluation.links.self);
+  }
+  const said = evaluation.verdict ? `${evaluation.verdict.status}. ${evaluation.verdict.evidence.summary}` : evaluation.detail;
+  setText("standing-text", `Judged anew as ${evaluation.id}: ${said}`);
+  byId("verify").disabled = false;
 }
 
 function bestText(job) {
@@ -277,7 +299,20 @@ function whyLines(timing) {
     why && `${timing.shape}: ${why}`,
     utilization && `${timing.shape}: busy ${listed(utilization, percent)}`,
     exposed && `${timing.shape}: exposed ${listed(exposed, microseconds)}`,
+    ...reportLines(timing, listed),
   ].filter(Boolean);
+}
+
+// Where the time above the floor goes, and what could change it; timings stored by older versions have no report.
+function reportLines({ shape, detail: { report } }, listed) {
+  if (!report) return [];
+  const gap = Object.fromEntries(Object.entries(report.gap).filter(([, us]) => us >= 0.05));
+  const above = microseconds(report.time_us - report.floor_us);
+  return [
+    `${shape}: ${above} above the floor of ${microseconds(report.floor_us)} (${report.binding}): ${listed(gap, microseconds)}`,
+    `${shape}: taxes of this kernel ${listed(report.taxes, microseconds)}; of PyTorch + NCCL ${listed(report.baseline_taxes, microseconds)}`,
+    ...report.knobs.map((knob) => `${shape}: try knob ${knob.name}=${knob.value}: ${knob.direction} to ${knob.values.join(" or ")}`),
+  ];
 }
 
 // --- what the address asks for ---
@@ -317,6 +352,7 @@ async function route() {
   }
 }
 
+byId("verify").addEventListener("click", () => { verifyKernel().catch(complain); });
 byId("cancel").addEventListener("click", async () => {
   byId("cancel").disabled = true;
   try {

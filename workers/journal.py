@@ -12,7 +12,7 @@ from agent.spec import StopReason
 from pk_runtime.candidate import Candidate
 from sandbox.verdict import Verdict
 from store import Store, Transaction
-from store.candidates import load_candidate, source_bytes
+from store.candidates import load_candidate
 from store.errors import BudgetExceededError
 from store.leases import Claim
 from store.models import Attempt
@@ -62,7 +62,7 @@ class StoreJournal:
     def propose(self, proposal: Proposal) -> AttemptRecord:
         """Store a proposal as the next attempt. Writes `attempt.proposed`."""
         candidate = proposal.candidate
-        source = source_bytes(candidate)
+        source = candidate.source_bytes()
         sha256 = self._store.artifacts.put(source)
         with self._writing() as tx:
             tx.artifacts.record(sha256, kind="source", size=len(source))

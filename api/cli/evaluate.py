@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    file: Annotated[Path, typer.Argument(help="Kernel source (.cu, .py) or bundle (.zip).")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Kernel source (.cu, .py) or bundle (.zip).")
+    ] = None,
     problem: Annotated[
         str | None,
         typer.Option(help="Slug or number, or a problem file (.py). A bundle names its own."),
@@ -44,6 +47,14 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Check one small shape only, as a search does.")
     ] = False,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write timelines of the timed shapes here, for ui.perfetto.dev."),
+    ] = None,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Run without a sandbox; the verdict says so.")
     ] = False,
@@ -52,15 +63,25 @@ def evaluate(
     """Build, check and time one kernel; prints a verdict that explains itself.
 
     Exit: 0 correct, 1 judged and not correct, 2 usage, 3 not found, 5 the judge could not work.
+    With --replay: 0 the repetition agrees, 1 it does not.
     """
     from api.cli.candidates import read_candidate
-    from api.cli.console import print_json
-    from api.cli.exits import ExitCode
+    from api.cli.exits import CliError, ExitCode
     from api.cli.options import settings
-    from api.cli.verdict_view import print_verdict
+    from api.cli.replay import repeated
 
-    given = read_candidate(file, knob or (), language)
     chosen = settings(**({"allow_no_isolation": True} if no_isolation else {}))
+    first = None
+    if replay is not None:
+        if target or shape or knob or seed is not None or quick:
+            told = "--target, --shape, --knob, --seed and --quick come from the verdict"
+            raise CliError(ExitCode.USAGE, f"--replay goes without other choices: {told}")
+        given, first = repeated(replay, file, chosen)
+        quick = first.depth == "quick"
+    elif file is None:
+        raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
+    else:
+        given = read_candidate(file, knob or (), language)
     executor = _executor(chosen)
     verdict = _judge(
         chosen,
@@ -71,15 +92,31 @@ def evaluate(
         shapes=tuple(shape) if shape else given.told.shapes,
         seed=given.told.seed if seed is None else seed,
         quick=quick,
+        trace=_writable(trace),
         as_json=as_json,
     )
+    raise typer.Exit(_answer(verdict, first, as_json))
+
+
+def _answer(verdict: Verdict, first: Verdict | None, as_json: bool) -> int:
+    """Print the verdict, and what it says of the one it repeats; the exit code."""
+    from api.cli.console import print_json, safe, stdout
+    from api.cli.exits import ExitCode
+    from api.cli.verdict_view import print_verdict
+    from sandbox.replay import compare
+
+    agreement = None if first is None else compare(first, verdict)
+    data = verdict.to_json()
     if as_json:
-        print_json(verdict.to_json())
+        print_json(data if agreement is None else {"verdict": data, "replay": agreement.to_json()})
     else:
-        print_verdict(verdict.to_json())
+        print_verdict(verdict)
+        if agreement is not None:
+            stdout().print(f"\n{safe(agreement.summary)}", markup=False)
     if verdict.status == "infra_error":
-        raise typer.Exit(ExitCode.SERVICE)
-    raise typer.Exit(ExitCode.OK if verdict.correct else ExitCode.NOT_CORRECT)
+        return ExitCode.SERVICE
+    good = verdict.correct if agreement is None else agreement.agrees
+    return ExitCode.OK if good else ExitCode.NOT_CORRECT
 
 
 def _named(option: str | None, told: str | None, name: str) -> str:
@@ -90,6 +127,15 @@ def _named(option: str | None, told: str | None, name: str) -> str:
     if value is None:
         raise CliError(ExitCode.USAGE, f"give --{name}: only a bundle names its own")
     return value
+
+
+def _writable(path: Path | None) -> Path | None:
+    """The path, if a file can be written there; asked before minutes are spent."""
+    from api.cli.exits import CliError, ExitCode
+
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise CliError(ExitCode.USAGE, f"--trace: {path} cannot be written; name a new file")
+    return path
 
 
 def _executor(chosen: Settings) -> IsolatedExecutor:
@@ -169,6 +215,7 @@ def _judge(
     shapes: tuple[str, ...] | None,
     seed: int | None,
     quick: bool,
+    trace: Path | None,
     as_json: bool,
 ) -> Verdict:
     from api.cli.exits import CliError, ExitCode
@@ -180,6 +227,8 @@ def _judge(
         machine = parse_target(target)
     except TargetError as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None
+    if trace is not None and machine.backend != "sim":
+        raise CliError(ExitCode.USAGE, f"--trace needs a sim: target, and {machine} is none")
     chosen.prepare()
     try:
         with (
@@ -194,6 +243,7 @@ def _judge(
                 seed=seed,
                 depth="quick" if quick else "full",
                 progress=progress,
+                trace=trace,
             )
     except UnknownShape as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None

@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from api.cli.console import safe, stdout
 from api.cli.exits import CliError, ExitCode
 from api.cli.formats import percent, timed, times
 from api.cli.progress import Row, attempts_table
 
+if TYPE_CHECKING:
+    from api.cli.client import ServiceClient
+
+_POLL_S = 0.5
 _SHOWN = (
     *("number", "parent", "phase", "knobs", "hypothesis", "status"),
     *("candidate_us", "kind", "speedup", "bottleneck"),
@@ -40,6 +45,11 @@ def explain_outcome(job: Mapping[str, Any]) -> str:
     best = job["best"]
     if best is not None:
         lines.append(_best_line(best))
+        if best["void"]:
+            lines.append(
+                f"void: {safe('; '.join(best['void']))}. Judge it anew with "
+                f"`pkforge job verify {job['id']}`"
+            )
     if job["status"] == "succeeded":
         lines.append(f"fetch the kernel with `pkforge job download {job['id']}`")
     return "\n".join(lines)
@@ -75,6 +85,22 @@ def print_job(job: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]]) -> 
     rows = [Row(**{name: attempt[name] for name in _SHOWN}) for attempt in attempts]
     if rows:
         out.print(attempts_table(rows, None if job["best"] is None else job["best"]["number"]))
+
+
+def wait_for_verdict(
+    service: ServiceClient, asked: Mapping[str, Any], timeout: float | None
+) -> Mapping[str, Any]:
+    """The evaluation once it has ended; `CliError` when `timeout` seconds pass first."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    evaluation = asked
+    while evaluation["verdict"] is None and evaluation["finished_at"] is None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise CliError(
+                ExitCode.TIMEOUT, f"{asked['id']} is {evaluation['status']} still and goes on"
+            )
+        time.sleep(_POLL_S)
+        evaluation = service.get(asked["links"]["self"])
+    return evaluation
 
 
 def check_digest(data: bytes, header: str) -> str:

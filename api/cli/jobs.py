@@ -188,6 +188,29 @@ def download(
         print(path)
 
 
+@app.command("verify")
+def verify(job_id: JobId, timeout: Timeout = None, url: Url = None, as_json: Json = False) -> None:
+    """Judge the kernel a job ended with anew, as when its verdict is void."""
+    from api.cli.console import print_json
+    from api.cli.exits import CliError, ExitCode
+    from api.cli.job_view import wait_for_verdict
+    from api.cli.options import client
+    from api.cli.verdict_view import print_verdict
+    from sandbox.verdict import Verdict
+
+    with client(url) as service:
+        asked = service.post(f"/v1/jobs/{_quoted(job_id)}/kernel/verify")
+        evaluation = wait_for_verdict(service, asked, timeout)
+    verdict = evaluation["verdict"]
+    if verdict is None:
+        raise CliError(ExitCode.SERVICE, f"there is no verdict: {evaluation['detail']}")
+    if as_json:
+        print_json(evaluation)
+    else:
+        print_verdict(Verdict.from_json(verdict))
+    raise typer.Exit(ExitCode.OK if verdict["status"] == "correct" else ExitCode.NOT_CORRECT)
+
+
 def _watch(service: ServiceClient, job_id: str, timeout: float | None, as_json: bool) -> None:
     """Follow the job and end the command with the exit code that its outcome has."""
     import time

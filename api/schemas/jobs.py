@@ -63,6 +63,7 @@ class JobLinks(Schema):
     attempts: str = Field(description="Its attempts.")
     cancel: str = Field(description="POST here to cancel it.")
     kernel: str = Field(description="The winning kernel as a bundle.")
+    verify: str = Field(description="POST here to have the winning kernel judged anew.")
 
 
 class BestSummary(Schema):
@@ -73,7 +74,9 @@ class BestSummary(Schema):
         description="Its time in microseconds (geometric mean over the shapes)."
     )
     speedup: float | None = Field(description="Speedup over the baseline, likewise.")
-    kind: TimeKind | None = Field(description="Whether the times are simulated or measured.")
+    kind: TimeKind | None = Field(
+        description="Whether times are simulated, uncalibrated or measured."
+    )
 
 
 class BestRead(BestSummary):
@@ -83,6 +86,10 @@ class BestRead(BestSummary):
     roofline_us: float | None = Field(description="The lower bound on the target, likewise.")
     bottleneck: str | None = Field(description="What its slowest shape spends its time on.")
     verified: bool = Field(description="Judged in full; only such an attempt becomes the kernel.")
+    void: list[str] = Field(
+        description="Why its verdict no longer counts: the problem, the judge or the machine class "
+        "has changed since. Empty while it counts; POST to `links.verify` to judge it anew."
+    )
 
 
 class SpentRead(Schema):

@@ -1,27 +1,14 @@
-// Functional mode: real arithmetic under a seeded scheduler. Asynchronous operations wait in a pool and
-// take effect when the schedule says so, at the latest when something that needs them cannot go on.
+// Functional mode: real arithmetic, data moves. Asynchronous operations are pending until the schedule lets them take
+// effect, at the latest when something that needs them cannot go on.
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
-#include "world.h"
+#include "schedule.h"
 
 namespace pk::sim {
 
 namespace {
-
-struct operation {
-  enum kind_t { load, store, signal } kind;
-  int rank;  // who issued it
-  operation(kind_t k, int r) : kind(k), rank(r) {}
-  ring_core* ring = nullptr;
-  int slot = 0;
-  tile_ref tile{};
-  tensor_ref src{};
-  coord at{0, 0};
-  std::shared_ptr<pending_store> stored;
-  counters* counter = nullptr;
-  int launch = 0;
-};
 
 void read_source(pending_store& s) {
   if (s.was_read) return;
@@ -39,33 +26,29 @@ void land(pending_store& s) {
   s.snapshot.clear();
 }
 
-// Seed 0 lands everything at once and runs fibers in order; seed 1 lands everything as late as possible;
-// the others land with a probability of their own and make one rank slow.
+// The lists of runnable fibers and pending operations are in no order, but for the first runnable fiber: when only first
+// ones are resumed, that is the one that has waited longest.
 class functional final : public machine {
  public:
-  functional() : random_(w.ask.seed * 0x9e3779b97f4a7c15ull + 1), eager_(w.ask.seed == 0) {
-    static constexpr double choices[] = {0.0, 0.02, 0.1, 0.3, 0.6};
-    land_now_ = w.ask.seed < 2 ? 0 : choices[random_() % 5];
-    slow_rank_ = w.ask.seed < 2 ? -1 : int(random_() % std::uint64_t(w.ask.world));
-  }
+  functional() : schedule_(make_schedule(w.ask.schedule)) {}
 
   void load(fiber& f, ring_core& ring, int slot, const tile_ref& tile, const tensor_ref& src, coord at) override {
     operation op(operation::load, rank_of(f));
     op.ring = &ring, op.slot = slot, op.tile = tile, op.src = src, op.at = at;
     ++ring.loads_in_flight[slot];
     std::memset(tile.data, 0xff, std::size_t(tile.rows) * tile.cols * element_bytes(tile.type));  // NaN until it lands
-    issue(std::move(op));
+    issue(f, std::move(op));
   }
 
   void store(fiber& f, std::shared_ptr<pending_store> s) override {
     operation op(operation::store, rank_of(f));
     op.stored = s;
     f.stores.push_back(std::move(s));
-    issue(std::move(op));
+    issue(f, std::move(op));
   }
 
   double load_slab(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) override {
-    if (!eager_ && chance(between_loads)) {  // others may come between two loads
+    if (schedule_->interrupts()) {
       ready(f, 0);
       yield(f);
     }
@@ -82,46 +65,51 @@ class functional final : public machine {
     std::erase_if(f.stores, [](const auto& s) { return s->landed; });
   }
 
-  void post_signal(fiber& f, counters& c, int, int slot) override {
+  void post_signal(fiber& f, counters& c, int target, int slot) override {
     operation op(operation::signal, rank_of(f));
     op.counter = &c, op.slot = slot, op.launch = f.home->launch;
-    issue(std::move(op));
+    op.carried = order::publish(f, c, target, slot);
+    issue(f, std::move(op));
   }
 
   void ready(fiber& f, double) override { runnable_.push_back(&f); }
   void begin(int) override {}
 
-  void end(int rank) override {  // a kernel is complete only when its writes and signals are
-    for (std::size_t i = 0; i < pool_.size();)
-      if (pool_[i].rank == rank) land_at(i);
-      else ++i;
+  // A kernel is complete only when its writes and signals are.
+  void end(int rank) override { leaving_.push_back(rank), leave(); }
+
+  bool pauses_at_waits() const override { return schedule_->waits_are_steps(); }
+
+  void publish(const fiber& f, const void* what, std::uint64_t number) override {
+    if (pauses_at_waits()) handed_over_[{what, number, f.home->launch}] = f.known;
+  }
+
+  void observe(fiber& f, const void* what, std::uint64_t number) override {
+    if (pauses_at_waits()) f.known.join(handed_over_[{what, number, f.home->launch}]);
   }
 
   void run() override {
     while (!everything_finished()) {
-      if (!pool_.empty() && (runnable_.empty() || chance(land_now_))) {
-        land_at(random_() % pool_.size());
-      } else if (!runnable_.empty()) {
-        resume(*pick());
-        if (runnable_.empty()) advance_launches();
-      } else if (!advance_launches()) {
-        report_deadlock();
+      if (runnable_.empty() && pending_.empty()) {
+        if (!advance_launches()) report_deadlock();
+        continue;
       }
+      const step s = schedule_->next(runnable_, pending_);
+      if (s.kind == step::land) {
+        land_at(s.index);
+        leave();
+      } else {
+        resume(*take(s.index));
+      }
+      if (runnable_.empty() || schedule_->hurries()) advance_launches();
     }
     finish_run();
   }
 
  private:
-  bool chance(double p) { return p > 0 && double(random_() >> 11) * 0x1p-53 < p; }
-
-  fiber* pick() {
-    std::size_t i = 0;
-    if (!eager_) {
-      i = random_() % runnable_.size();
-      for (int tries = 0; tries < 8 && rank_of(*runnable_[i]) == slow_rank_; ++tries) i = random_() % runnable_.size();
-    }
+  fiber* take(std::size_t i) {
     fiber* f = runnable_[i];
-    if (eager_) {
+    if (i == 0) {
       runnable_.pop_front();
     } else {
       runnable_[i] = runnable_.back();
@@ -130,15 +118,26 @@ class functional final : public machine {
     return f;
   }
 
-  void issue(operation op) {
-    if (eager_) perform(op);
-    else pool_.push_back(std::move(op));
+  // Who has no blocks left and nothing pending has left the launch.
+  void leave() {
+    std::erase_if(leaving_, [this](int rank) {
+      if (std::any_of(pending_.begin(), pending_.end(), [=](const operation& op) { return op.rank == rank; })) return false;
+      launch_left(rank);
+      return true;
+    });
+  }
+
+  void issue(fiber& f, operation op) {
+    op.id = f.id + ++f.issued;
+    op.known = f.known;
+    if (schedule_->lands_at_once()) perform(op);
+    else pending_.push_back(std::move(op));
   }
 
   void land_at(std::size_t i) {
-    operation op = std::move(pool_[i]);
-    if (i + 1 != pool_.size()) pool_[i] = std::move(pool_.back());
-    pool_.pop_back();
+    operation op = std::move(pending_[i]);
+    if (i + 1 != pending_.size()) pending_[i] = std::move(pending_.back());
+    pending_.pop_back();
     perform(op);
   }
 
@@ -154,17 +153,16 @@ class functional final : public machine {
     } else if (op.kind == operation::store) {
       land(*op.stored);
     } else {
+      order::arrive(*op.counter, op.slot, op.launch, op.carried);
       deliver(*op.counter, op.slot, op.launch, op.rank, 0);
     }
   }
 
-  static constexpr double between_loads = 0.25;
-  std::mt19937_64 random_;
-  bool eager_;
-  double land_now_;
-  int slow_rank_;
+  std::unique_ptr<schedule> schedule_;
   std::deque<fiber*> runnable_;
-  std::vector<operation> pool_;
+  std::vector<operation> pending_;
+  std::vector<int> leaving_;  // ranks
+  std::map<std::tuple<const void*, std::uint64_t, int>, past> handed_over_;
 };
 
 }  // namespace

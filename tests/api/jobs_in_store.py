@@ -9,7 +9,6 @@ from agent.spec import JobSpec
 from pk_runtime.candidate import Candidate
 from sandbox.verdict import Status, Timing, Verdict
 from store import Store
-from store.candidates import source_bytes
 from store.leases import Claim
 
 PROBLEM = "gemm_reducescatter"
@@ -88,7 +87,7 @@ def propose(
     phase: str = "search",
 ) -> int:
     """Store an attempt; returns its number."""
-    source = source_bytes(what)
+    source = what.source_bytes()
     sha256 = store.artifacts.put(source)
     with store.database.write() as tx:
         tx.artifacts.record(sha256, kind="source", size=len(source))
@@ -155,14 +154,19 @@ def finish(store: Store, claimed: Claim, bundle: bytes | None = b"a zip", **chan
         tx.leases.finish(claimed, state, bundle_sha256=sha256, **(values | changes))
 
 
-def succeeded(store: Store) -> str:
-    """A job that ended well after three attempts: a slow one, a better one, a broken one."""
+def succeeded(store: Store, **changes: Any) -> str:
+    """A job that ended well after three attempts: a slow one, a better one, a broken one.
+
+    `changes` are made to the verdict of the better one.
+    """
     job_id = submit(store)
     claimed = claim(store, job_id)
     first, second = candidate(), candidate(stages=4)
     broken = candidate(SOURCE + "oops\n", stages=4)
     judge(store, job_id, propose(store, job_id, first), verdict(first, 900.0))
-    judge(store, job_id, propose(store, job_id, second, parent=1), verdict(second, 500.0))
+    judge(
+        store, job_id, propose(store, job_id, second, parent=1), verdict(second, 500.0, **changes)
+    )
     judge(
         store,
         job_id,

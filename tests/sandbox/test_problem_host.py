@@ -157,7 +157,7 @@ def test_bad_files_are_the_authors(
 def test_a_file_that_never_ends(
     bubblewrap: BubblewrapExecutor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(problem_host, "_WALL_S", {"describe": 3.0})
+    monkeypatch.setattr(problem_host, "WALL_S", {"describe": 3.0})
     with pytest.raises(ProblemError, match="took more than 3 s"):
         host(spying("while True: pass"), bubblewrap, folder).describe()
     assert gone(folder.name)  # it is in the command line of the sandbox

@@ -6,6 +6,7 @@ import pytest
 
 from pk_runtime.candidate import Candidate
 from pk_runtime.kernels import shipped_kernel, shipped_names
+from pk_runtime.triton import examples
 from sandbox.rules import Violation, scan
 from sandbox.tokens import tokens
 
@@ -229,8 +230,37 @@ def test_what_a_raw_candidate_may_not_do_is_named(source: str, token: str) -> No
     assert all(v.line == 3 and v.why and v.instead for v in found)
 
 
-def test_other_languages_are_not_scanned() -> None:
-    assert scan(Candidate("triton", {"kernel.py": "import os"})) == ()
+TRITON_EXAMPLES = sorted(Path(examples.__file__).parent.glob("[a-z]*.py"))
+
+
+@pytest.mark.parametrize("path", TRITON_EXAMPLES, ids=lambda path: path.stem)
+def test_the_triton_examples_pass(path: Path) -> None:
+    found = scan(Candidate("triton", {"kernel.py": path.read_text(encoding="utf-8")}))
+    assert (found == ()) == (path.stem != "worker"), found  # that one is a program, no candidate
+
+
+TRITON_FORBIDDEN = (
+    ("import os", "import os"),
+    ("from torch import distributed", "torch.distributed"),
+    ("from triton.language import *", "*"),
+    ("def launch(p, i, o):\n    getattr(p, 'x')", "getattr"),
+    ("def launch(p, i, o):\n    p.__class__", ".__class__"),
+    ("def launch(p, i, o):\n    o['y'] = None", "o['y']"),
+    ("def launch(p, i, o):\n    launch.kept = o", "launch.kept"),
+    ("KEPT = []", "KEPT"),
+    ("def launch(p, i, o, kept={}):\n    pass", "{}"),
+    ("import torch\ndef launch(p, i, o):\n    torch.sum(i['x'])", "torch.sum"),
+    ("import torch\ndef launch(p, i, o):\n    torch.cuda.Stream()", "torch.cuda.Stream"),
+    ("def f(:", "syntax"),
+    ("x = '\\0' * 10 ** 9 * f()", "x ="),
+)
+
+
+@pytest.mark.parametrize(("source", "token"), TRITON_FORBIDDEN, ids=lambda text: text[:30])
+def test_what_a_triton_candidate_may_not_do_is_named(source: str, token: str) -> None:
+    found = scan(Candidate("triton", {"kernel.py": source}))
+    assert any(token in violation.token for violation in found), found
+    assert all(v.why and v.instead for v in found)
 
 
 def test_tokens_of_any_text() -> None:

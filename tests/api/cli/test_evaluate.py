@@ -37,8 +37,10 @@ def kernel(tmp_path: Path) -> str:
 def test_a_correct_kernel_explains_itself(run: Run, kernel: str) -> None:
     ran = run("eval", kernel, "--problem", "allreduce", "--shape", "tiny", "--quick", *ON)
     assert ran.code == 0, ran.err
-    for text in ("correct", "tiny", "time (simulated)", "baseline", "seed 7", "isolated by"):
+    for text in ("correct", "tiny on sim:h200x4", "us simulated", "gap", "taxes", "bottleneck"):
         assert text in ran.out
+    assert "seed: 7" in ran.out
+    assert len(ran.out.splitlines()) <= 60
     assert ran.err.splitlines()[:2] == ["scan", "build"]
 
 
@@ -52,6 +54,19 @@ def test_json_is_exactly_one_object(run: Run, kernel: str) -> None:
     assert set(timing) >= TIMING_FIELDS
     assert (timing["kind"], timing["shape"], verdict["seed"]) == ("simulated", "tiny", 7)
     assert verdict["isolation"]["isolated"] is True
+
+
+@pytest.mark.slow
+def test_a_trace_is_written_beside_the_verdict(run: Run, kernel: str, tmp_path: Path) -> None:
+    on = ("--target", "sim:h100x8", "--seed", "7")
+    options = ("--problem", "1", "--shape", "tiny", "--quick", "--json", "--trace", "t.json", *on)
+    ran = run("eval", kernel, *options)
+    assert ran.code == 0, ran.err
+    [timing] = json.loads(ran.out)["timings"]
+    assert timing["kind"] == timing["detail"]["report"]["kind"] == "uncalibrated"
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {f"tiny uncalibrated: rank {rank}" for rank in range(8)}
 
 
 @pytest.mark.slow
@@ -127,6 +142,9 @@ def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
         (("kernel.cu", "--problem", "1", "--target", "sim:x"), 3, "sim:h200x4"),
         (("kernel.cu", "--problem", "1", "--target", "cuda:h200x4"), 5, "sim:h200x4"),
         (("kernel.cu", "--problem", "1", "--shape", "huge", *ON), 3, "tiny"),
+        (("kernel.cu", "--problem", "1", "--trace", ".", *ON), 2, "--trace"),
+        (("kernel.cu", "--problem", "1", "--trace", "no/t.json", *ON), 2, "--trace"),
+        (("kernel.cu", "--problem", "1", "--trace", "t", "--target", "cuda:h200x4"), 2, "sim:"),
         (("kernel.cu", "--problem", "1", "--knob", "x", *ON), 2, "name=number"),
         (("kernel.cu", "--problem", "1", "--knob", "=3", *ON), 2, "name=number"),
         (("kernel.cu", "--problem", "1", "--knob", "no_such=3", *ON), 2, "no_such"),
@@ -149,5 +167,50 @@ def test_bad_input_says_what_is_wrong(
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 broken")
     (tmp_path / "folder.cu").mkdir()
     ran = run("eval", *arguments)
+    assert (ran.code, ran.out) == (code, ""), ran
+    assert said in ran.err
+
+
+@pytest.mark.slow
+def test_a_verdict_is_repeated_and_compared(run: Run, kernel: str, tmp_path: Path) -> None:
+    options = ("--problem", "allreduce", "--shape", "tiny", "--quick", "--json", *ON)
+    first = json.loads(run("eval", kernel, *options).out)
+    (tmp_path / "verdict.json").write_text(json.dumps(first))
+    ran = run("eval", kernel, "--replay", "verdict.json", "--json")
+    answer = json.loads(ran.out)
+    assert (ran.code, answer["verdict"], answer["replay"]["agrees"]) == (0, first, True)
+    forged = {**first, "timings": [{**first["timings"][0], "candidate_us": 0.5}]}
+    (tmp_path / "verdict.json").write_text(json.dumps(forged))
+    ran = run("eval", kernel, "--replay", "verdict.json")
+    assert ran.code == 1
+    assert "does not agree: tiny took 0.50 us and takes" in ran.out
+
+
+@pytest.mark.usefixtures("trusting")
+@pytest.mark.parametrize(
+    ("verdict", "options", "code", "said"),
+    [
+        (None, (), 3, "verdict.json"),
+        ("{", (), 2, "pkforge eval ... --json"),
+        ("{}", (), 2, "not a verdict"),
+        ("good", (), 2, "give the kernel's source file too"),
+        ("good", ("kernel.cu",), 2, "not the one the verdict is about"),
+        ("good", ("--seed", "3"), 2, "come from the verdict"),
+    ],
+)
+def test_what_cannot_be_repeated_says_why(
+    run: Run, kernel: str, tmp_path: Path, verdict: str | None, options: tuple[str, ...], code: int,
+    said: str,
+) -> None:  # fmt: skip
+    good = {
+        "status": "correct", "stage": "done", "problem": "allreduce", "target": "sim:h200x4",
+        "language": "pk", "candidate": "c" * 64, "source": "d" * 64, "depth": "quick", "seed": 7,
+        "evidence": {"summary": "right"}, "timings": [], "knobs": {}, "isolation": {},
+        "versions": {},
+    }  # fmt: skip
+    if verdict is not None:
+        text = json.dumps(good) if verdict == "good" else verdict
+        (tmp_path / "verdict.json").write_text(text)
+    ran = run("eval", "--replay", "verdict.json", *options)
     assert (ran.code, ran.out) == (code, ""), ran
     assert said in ran.err

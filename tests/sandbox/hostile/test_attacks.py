@@ -27,7 +27,8 @@ from sandbox.rules import scan
 from sandbox.stages import StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build
-from sandbox.stages.check import Check, plan
+from sandbox.stages.check import Check
+from sandbox.stages.plan import plan
 from tests.sandbox.conformance import gone
 from tests.sandbox.hostile.attacks import ATTACKS, COMMON, HEADERS, TIMES, Attack, number, program
 
@@ -58,6 +59,8 @@ class Choosing:
 class Rig:
     """The judge's stages without the scan, on one back end."""
 
+    candidate = Candidate("pk", {"kernel.cu": program(KERNEL)})
+
     def __init__(self, program: Path, workspace: Path, executor: IsolatedExecutor) -> None:
         self.program = program
         self.workspace = workspace
@@ -78,7 +81,7 @@ class Rig:
         """The status that the bench stage gives, with its summary."""
         executor = Choosing(self.executor, number(name, timing=True), TIMES[name])
         simulator = Simulator(executor, self.workspace)
-        bench = Bench(self.program, simulator, TARGET.sheet, lambda *_: None)
+        bench = Bench(self.program, self.candidate, simulator, TARGET, lambda *_: None)
         return _status(lambda: bench.run(self.host.describe(4), ["m1024n1024"]))
 
 
@@ -99,9 +102,8 @@ def compiler(judge: Judge, judge_cache: Path, bubblewrap: BubblewrapExecutor) ->
 @pytest.fixture(scope="module")
 def hostile(compiler: Compiler) -> Path:
     """The program with every attack in it."""
-    candidate = Candidate("pk", {"kernel.cu": program(KERNEL)})
-    assert scan(candidate)
-    return build(compiler, candidate)
+    assert scan(Rig.candidate)
+    return build(compiler, Rig.candidate)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ std::vector<T> unset_registers(int n) {
 
 template <class T, int R, int C, int G = 2>
 struct slab {
+  static_assert(R > 0 && C > 0 && G >= 0, "a slab has rows and columns");
   static_assert(C * sizeof(T) % 16 == 0, "a row of a slab is a multiple of 16 bytes");
   static_assert(R * C * sizeof(T) % (16 * threads_of(G)) == 0,
                 "a slab gives every thread of its group the same number of 16-byte pieces");
@@ -37,6 +38,7 @@ struct slab {
 // fp32 sums of slabs of that shape, element by element where those have theirs.
 template <class T, int R, int C, int G = 2>
 struct slab_sum {
+  static_assert(R > 0 && C > 0 && G >= 0, "a sum has rows and columns");
   std::vector<float> data = sim::unset_registers<float>(R * C);
 };
 

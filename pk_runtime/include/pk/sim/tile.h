@@ -30,11 +30,12 @@ struct tile {
 
 template <class T, int R, int C, int G = 2>
 struct reg_tile {
+  static_assert(R > 0 && C > 0 && G > 0, "a register tile has rows, columns and warpgroups");
   static_assert(R % (64 * G) == 0, "each warpgroup holds a multiple of 64 rows: rows % (64 * G) == 0");
   static_assert(C % 16 == 0, "a register tile has a multiple of 16 columns");
   static constexpr int rows = R, cols = C;
   std::unique_ptr<T[]> data = sim::arithmetic() ? std::unique_ptr<T[]>(new T[R * C]()) : nullptr;
-  T& at(int r, int c) { return data[r * C + c]; }
+  T& element_at(int r, int c) { return data[r * C + c]; }
 };
 
 // One value per row of a register tile.
@@ -53,7 +54,9 @@ void zero(reg_tile<float, R, C, G>& t) {
 template <class T, int R, int C, int G>
 void load(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, C>& x) {
   sim::vector_work(*self.f, R * C, x.bytes);
-  if (t.data) sim::to_float(t.data.get(), x.ref());
+  if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), false);
+  sim::to_float(t.data.get(), x.ref());
 }
 
 // x = columns [j * X, (j + 1) * X) of t, rounded once to the tile's type.
@@ -61,7 +64,9 @@ template <class T, int R, int X, int C, int G>
 void store_columns(group<G> self, tile<T, R, X>& x, const reg_tile<float, R, C, G>& t, int j) {
   static_assert(C % X == 0, "the register tile's columns are a multiple of the shared tile's");
   sim::vector_work(*self.f, R * X, x.bytes);
-  if (t.data) sim::from_float(x.ref(), t.data.get(), C, j * X);
+  if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), true);
+  sim::from_float(x.ref(), t.data.get(), C, j * X);
 }
 
 template <class T, int R, int C, int G>
@@ -74,6 +79,7 @@ template <class T, int R, int C, int G>
 void accumulate(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, C>& x) {
   sim::vector_work(*self.f, R * C, x.bytes);
   if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), false);
   const T* in = reinterpret_cast<const T*>(x.storage);
   for (int i = 0; i < R * C; ++i) t.data[i] += float(in[i]);
 }
@@ -84,9 +90,10 @@ void accumulate_columns(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, X
   static_assert(C % X == 0, "the register tile's columns are a multiple of the shared tile's");
   sim::vector_work(*self.f, R * X, x.bytes);
   if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), false);
   const T* in = reinterpret_cast<const T*>(x.storage);
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < X; ++c) t.at(r, j * X + c) += float(in[r * X + c]);
+    for (int c = 0; c < X; ++c) t.element_at(r, j * X + c) += float(in[r * X + c]);
 }
 
 // v = f(v, row, col) for every element of t.
@@ -95,7 +102,7 @@ void map(group<G> self, reg_tile<float, R, C, G>& t, F f) {
   sim::vector_work(*self.f, R * C, 0);
   if (!t.data) return;
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) t.at(r, c) = f(t.at(r, c), r, c);
+    for (int c = 0; c < C; ++c) t.element_at(r, c) = f(t.element_at(r, c), r, c);
 }
 
 // v = f(v, other) element by element.
@@ -113,7 +120,7 @@ void row_reduce(group<G> self, reg_rows<float, R, G>& out, reg_tile<float, R, C,
   if (!t.data) return;
   for (int r = 0; r < R; ++r) {
     float v = first;
-    for (int c = 0; c < C; ++c) v = f(v, t.at(r, c));
+    for (int c = 0; c < C; ++c) v = f(v, t.element_at(r, c));
     out.data[r] = v;
   }
 }
@@ -124,7 +131,7 @@ void map_rows(group<G> self, reg_tile<float, R, C, G>& t, const reg_rows<float, 
   sim::vector_work(*self.f, R * C, 0);
   if (!t.data) return;
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) t.at(r, c) = f(t.at(r, c), by.data[r]);
+    for (int c = 0; c < C; ++c) t.element_at(r, c) = f(t.element_at(r, c), by.data[r]);
 }
 
 namespace sim {
@@ -141,7 +148,9 @@ template <class T, int M, int K, int N, int G>
 void mma_async(group<G> self, reg_tile<float, M, N, G>& c, tile<T, M, K>& a, tile<T, K, N>& b) {
   sim::check_mma<T, N>();
   sim::mma_issue(*self.f, 2.0 * M * N * K);
-  if (c.data) sim::mma(c.data.get(), a.ref(), b.ref(), false);
+  if (!c.data) return;
+  sim::mma_reads(*self.f, a.ref(), b.ref());
+  sim::mma(c.data.get(), a.ref(), b.ref(), false);
 }
 
 // c += a * b^T, with b stored as N x K.
@@ -149,7 +158,9 @@ template <class T, int M, int K, int N, int G>
 void mma_abt_async(group<G> self, reg_tile<float, M, N, G>& c, tile<T, M, K>& a, tile<T, N, K>& b) {
   sim::check_mma<T, N>();
   sim::mma_issue(*self.f, 2.0 * M * N * K);
-  if (c.data) sim::mma(c.data.get(), a.ref(), b.ref(), true);
+  if (!c.data) return;
+  sim::mma_reads(*self.f, a.ref(), b.ref());
+  sim::mma(c.data.get(), a.ref(), b.ref(), true);
 }
 
 // At most `Pending` multiplications of c are still in flight afterwards.

@@ -1,0 +1,1 @@
+"""Cheating and honest candidates with their verdicts: `python3 -m benchmarks.attacks`."""

@@ -1,0 +1,165 @@
+"""The mutations: one edit of one file each, and the suite that should be the first to notice."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Suite = Literal["comparison", "reports", "rules", "problems", "judge"]
+SUITES: tuple[Suite, ...] = ("comparison", "reports", "rules", "problems", "judge")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """`old` becomes `new` in `file`: what is broken, in words, and where that should show first."""
+
+    broken: str
+    suite: Suite
+    file: str
+    old: str
+    new: str
+
+
+def _edits(suite: Suite, file: str, *changes: tuple[str, str, str]) -> tuple[Edit, ...]:
+    return tuple(Edit(broken, suite, file, old, new) for broken, old, new in changes)
+
+
+_COMPARE = _edits(
+    "comparison", "problems/compare.py",
+    ("the comparison is always satisfied", "Comparison(not findings, ", "Comparison(True, "),
+    ("dtype is not compared", "if value.dtype != rule.dtype:", "if False:"),
+    ("shape is not compared", "if value.shape != rule.shape:", "if False:"),
+    ("an absent output is skipped", 'return [Finding("missing", name, rank, "there is no such',
+     'return [] and [Finding("missing", name, rank, "there is no such'),
+    ("other kinds of objects are let through", "if type(value) is not Tensor or ", "if "),
+    ("outputs of unknown names are ignored", "for name in sorted(str(n) for n in outputs",
+     "for name in sorted(str(n) for n in ()"),
+    ("the number of ranks is not compared", "or len(results) != ranks:", "or False:"),
+    ("only rank 0 is compared", "for rank, rules in enumerate(self._rules):\n                for",
+     "for rank, rules in enumerate(self._rules[:1]):\n                for"),
+    ("changed inputs are not noticed", "_digest(now[name]) != before[name]", "False"),
+)  # fmt: skip
+_TOLERANCE = _edits(
+    "comparison", "problems/tolerance.py",
+    ("NaN is within the limit", "bad = ~(error <= self.limit)", "bad = error > self.limit"),
+    ("infinity is within the limit", "error = (value - self.golden).abs_()",
+     "error = (value - self.golden).abs_().nan_to_num_(0.0, 0.0, 0.0)"),
+    ("one right element is enough", "ok = rms_ok and not bool(bad.any())",
+     "ok = rms_ok and not bool(bad.all())"),
+    ("the limit is 100 times as wide", "self.limit = max(MAX_FACTOR",
+     "self.limit = 100 * max(MAX_FACTOR"),
+    ("the rms error is not looked at", "rms_ok = self.rms_limit is None or", "rms_ok = True or"),
+    ("the rms limit is 100 times as wide", "self.rms_limit = RMS_FACTOR",
+     "self.rms_limit = 100 * RMS_FACTOR"),
+    ("the limit is 10 times as narrow", "self.limit = max(MAX_FACTOR",
+     "self.limit = 0.1 * max(MAX_FACTOR"),
+    ("values are compared instead of bits", "differ = _bits(left) != _bits(right)",
+     "differ = _exact(left) != _exact(right)"),
+    ("the reference is taken for the golden", "else _exact(golden)", "else _exact(reference)"),
+    ("fp32 results have the limit of bf16 ones", '"T2": (1e-4, 1e-5)', '"T2": (1e-2, 1e-2)'),
+)  # fmt: skip
+_ANSWERS = _edits(
+    "comparison",
+    "problems/wrong_answers.py",
+    ("known wrong answers are never found", "if share >= HIT and", "if share > 2 and"),
+    ("anything is a known wrong answer", "if share >= HIT and", "if share >= 0 and"),
+)
+_REPORTS = _edits(
+    "reports", "pk_runtime/simulator.py",
+    ("the exit code is not looked at", "if completed.exit_code == 0 and outcome in",
+     "if outcome in"),
+    ("links are followed", "os.O_RDONLY | os.O_NOFOLLOW |", "os.O_RDONLY |"),
+    ("a time may be zero or negative", "or time_us <= 0:", "or False:"),
+    ("a time may be NaN", "not math.isfinite(time_us) or", ""),
+    ("a run that was stopped may report", 'if completed.exceeded == "wall":', "if False:"),
+    ("outputs may be longer", "or size > limit:", "or False:"),
+) + _edits(
+    "reports", "sandbox/stages/demand.py",
+    ("figures may be infinite", "usable and math.isfinite(value)", "usable"),
+)  # fmt: skip
+_RULES = _edits(
+    "rules", "sandbox/rules.py",
+    ("pointers, casts and arrays are allowed", "yield from memory(plain)", "yield from ()"),
+    ("the C library and the engine may be named", "yield from known_names(code, at)", "pass"),
+    ("variables may be shared", "yield from shared_variables(plain)", "yield from ()"),
+    ("forbidden words are allowed", "yield from matches(RULES, code, at)", "pass"),
+    ("reserved names are allowed", "if _RESERVED.search(token.text):", "if False:"),
+    ("the standard library is allowed", 'if token.text == "std" and not', "if False and not"),
+    ("statics are allowed", 'if token.text == "static" and not', "if False and not"),
+    ("the preprocessor is allowed", "yield from directives(code,", "directives(code,"),
+    ("attributes are allowed", "yield from attributes(code, at)", "pass"),
+    ("the runtime may be extended", 'if token.text == "namespace" and', "if False and"),
+) + _edits(
+    "rules", "sandbox/tokens.py",
+    ("obscure text is skipped", "if kind in _OBSCURE:", "if False:"),
+    ("comments may hide line splices", 'elif kind == "comment" and re', "elif False and re"),
+) + _edits(
+    "rules", "sandbox/raw_rules.py",
+    ("raw kernels may use any stream", "yield from _launches(plain, at)", "pass"),
+    ("raw code may call CUDA", "if _CUDA.fullmatch(token.text) and", "if False and"),
+    ("raw code may contain any assembly", "yield from _texts(plain, at)", "pass"),
+    ("raw code may keep state", "yield from shared_variables(plain)", "yield from ()"),
+) + _edits(
+    "rules", "sandbox/triton_rules.py",
+    ("Triton files may import anything", "yield from _imports(node, own)", "pass"),
+    ("Triton files may reach inside", "yield from _attribute(node)", "pass"),
+    ("Triton files may keep state", "yield from _state(tree)", "pass"),
+    ("Triton files may change what they get", "yield from _assignment(node)", "pass"),
+    ("Triton streams need not be joined", "yield from _streams(tree)", "pass"),
+)  # fmt: skip
+_PROBLEMS = _edits(
+    "problems", "problems/controls.py",
+    ("trivial candidates may pass",
+     "                not self.checker.accepts(results),\n                f\"The trivial",
+     "                True,\n                f\"The trivial"),
+    ("a missing rank may pass",
+     "not self.checker.accepts(results),\n            f\"The result without",
+     "True,\n            f\"The result without"),
+    ("reference and golden may disagree", "verdict.ok and near,", "True,"),
+    ("inputs need not follow the seed", "input_digests(again) == input_digests(self.inputs),",
+     "True,"),
+    ("the reference may change inputs", "            not changed,\n", "            True,\n"),
+    ("the signal may drown in the limit", "signal >= MIN_SIGNAL,", "True,"),
+    ("the golden may be NaN", "bool(exact.isfinite().all()) if", "True if"),
+    ("outputs may have another form",
+     "tuple(tensor.shape) == spec.shape and tensor.dtype == spec.dtype,", "True,"),
+) + _edits(
+    "problems", "problems/validation.py",
+    ("costs may be anything", "yield from wrong", "yield from ()"),
+    ("there may be any number of shapes", "or len(names) > MAX_SHAPES", ""),
+) + _edits(
+    "problems", "problems/loading.py",
+    ("names of the catalogue may be taken",
+     "found_breaches = breaches(problem) or _clashes(problem)",
+     "found_breaches = breaches(problem)"),
+) + _edits(
+    "problems", "problems/exact.py",
+    ("the golden may be in low precision", "tensor.dtype not in wide:", "False:"),
+)  # fmt: skip
+_JUDGE = _edits(
+    "judge", "sandbox/stages/bench.py",
+    ("times below the roofline are believed", "if run.time_us < roof.us * _SLACK:", "if False:"),
+    ("work may be left out", "if done < needed * _SLACK:", "if False:"),
+    ("a timing run may do something else",
+     "self._must_do_the_same(shape, description.world_size, run)", "pass"),
+    ("ranks may rest at large shapes", "missing = grows_less(", "missing = None and grows_less("),
+) + _edits(
+    "judge", "sandbox/stages/check.py",
+    ("only one schedule is tried", "        for number in range(todo.drawn",
+     "        return\n        for number in range(todo.drawn"),
+    ("only the first launch is compared", "enumerate(run.outputs):", "enumerate(run.outputs[:1]):"),
+    ("inputs do not change between launches", "shape.name, world_size, launch)\n",
+     "shape.name, world_size, 0)\n"),
+    ("the outcome of a run is not looked at", 'if run.outcome != "finished":',
+     "if not run.outputs:"),
+    ("only one shape is checked", "return Plan(tuple(shapes), worlds, 3",
+     "return Plan(tuple(shapes[:1]), worlds, 3"),
+    ("only one world size is checked", "worlds = tuple(sorted({min(2, world_size), world_size}))",
+     "worlds = (world_size,)"),
+) + _edits(
+    "judge", "sandbox/judge.py",
+    ("nothing is scanned", "    if violations:\n        first", "    if False:\n        first"),
+    ("the seed is always the same", "secrets.randbits(63) if seed is None else seed", "7"),
+    ("faults of the judge are blamed on candidates", '"infra_error", stage, _infra(error))',
+     '"wrong_output", stage, _infra(error))'),
+)  # fmt: skip
+
+EDITS = (*_COMPARE, *_TOLERANCE, *_ANSWERS, *_REPORTS, *_RULES, *_PROBLEMS, *_JUDGE)

@@ -1,0 +1,1 @@
+"""Many evaluations in a row, some hostile, several at a time: what is left behind."""
