@@ -14,7 +14,8 @@ from pk_runtime.simulator import Simulator
 from pk_runtime.target import Target
 from problems.description import Description
 from problems.hosting import ProblemHost
-from sandbox.gpu import device, machine
+from sandbox.gpu import aftermath, device, machine
+from sandbox.gpu.aftermath import Quarantine
 from sandbox.gpu.bench import Bench
 from sandbox.gpu.check import Check, plan
 from sandbox.gpu.group import START_S, GroupEnded, RunnerGroup, Starter, sandboxed, unprotected
@@ -53,6 +54,7 @@ class GpuJudging:
         self._pool: GpuPool | None = None
         self._introduced = 0
         self._starter: Starter | None = None
+        self._quarantine = Quarantine(workspace.parent / "quarantined-gpus.json")
 
     def require(self, target: Target) -> None:
         """Raises TargetNotAvailable, with the reason, unless the target is this machine."""
@@ -87,6 +89,9 @@ class GpuJudging:
         with ExitStack() as held:
             with watch("wait for GPUs"):
                 held.enter_context(lease())
+            uuids = _uuids(pool)
+            self._quarantine.refuse(uuids)
+            before = aftermath.uses(uuids)
             try:
                 return self._on_gpus(
                     pool, target, host, description, shapes, depth, seed, progress,
@@ -95,7 +100,7 @@ class GpuJudging:
             except StageFailed as failed:
                 failed.evidence["seconds"] = watch.seconds
                 if failed.status in _HARD:
-                    failed.evidence["gpus"] = self._looked_at(pool)
+                    failed.evidence["gpus"] = self._looked_at(pool, before)
                 raise
 
     def close(self) -> None:
@@ -221,13 +226,23 @@ class GpuJudging:
         fields = {"key": key, "nbytes": device.MEETING_BYTES}
         return [descriptor for each in pool.lend("lend", fields)[1] for descriptor in each]
 
-    def _looked_at(self, pool: GpuPool) -> str:
-        """Whether the GPUs work after a candidate that failed, in words."""
+    def _looked_at(self, pool: GpuPool, before: aftermath.Uses) -> str:
+        """Whether the GPUs work after a candidate that failed, in words; if not, nothing more runs.
+
+        They work when they run a kernel and nothing of the candidate is left on them.
+        """
+        uuids = _uuids(pool)
         pool.suspect()
         try:
             pool.ready()
         except WorkerFailed as error:
-            return str(error)
+            self._quarantine.put(uuids, str(error))
+            return f"quarantined: {error}"
+        held = aftermath.left_over(before)
+        for uuid, what in held.items():
+            self._quarantine.put([uuid], what)
+        if held:
+            return "quarantined: " + "; ".join(f"{uuid}: {what}" for uuid, what in held.items())
         return "checked after it ended: healthy"
 
     def _pool_of(self, world_size: int) -> GpuPool:
@@ -236,6 +251,10 @@ class GpuJudging:
         if self._pool is None:
             self._pool, self._introduced = GpuPool(world_size), 0
         return self._pool
+
+
+def _uuids(pool: GpuPool) -> list[str]:
+    return [str(about["uuid"]) for about in pool.about() if about.get("uuid")]
 
 
 def _must_be_same_gpus(uuids: Sequence[object], started: Sequence[dict[str, Any]]) -> None:

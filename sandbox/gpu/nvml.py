@@ -2,6 +2,7 @@
 
 import ctypes as c
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 _LIBRARIES = (
@@ -11,6 +12,7 @@ _LIBRARIES = (
 )
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _GPU_TEMPERATURE = 0
+_NO_ROOM = 7
 
 
 def sample(uuid: str) -> dict[str, Any]:
@@ -36,9 +38,36 @@ def sample(uuid: str) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class Use:
+    """How many processes compute on a GPU, and the bytes of its memory that are in use."""
+
+    processes: int
+    memory_bytes: int
+
+
+class _Memory(c.Structure):
+    _fields_ = (("total", c.c_ulonglong), ("free", c.c_ulonglong), ("used", c.c_ulonglong))
+
+
+def use(uuid: str) -> Use | None:
+    """Who uses a GPU now; None where NVML does not tell."""
+    library = _library()
+    handle, memory, count = c.c_void_p(), _Memory(), c.c_uint(0)
+    if library is None or _ask(library, "nvmlDeviceGetHandleByUUID", uuid.encode(), handle):
+        return None
+    if _ask(library, "nvmlDeviceGetMemoryInfo", handle, memory):
+        return None
+    # Without room for the list it gives the length, and says that there was no room.
+    name = "nvmlDeviceGetComputeRunningProcesses_v3"
+    if _ask(library, name, handle, count, None) not in (0, _NO_ROOM):
+        return None
+    return Use(count.value, memory.used)
+
+
 def _ask(library: c.CDLL, name: str, *arguments: Any) -> int:
     """Calls a function; simple objects of ctypes go by reference unless they are the handle."""
-    by_reference = (c.c_uint, c.c_ulonglong)
+    by_reference = (c.c_uint, c.c_ulonglong, _Memory)
     given = [c.byref(a) if isinstance(a, by_reference) else a for a in arguments]
     if name == "nvmlDeviceGetHandleByUUID":
         given[-1] = c.byref(arguments[-1])
