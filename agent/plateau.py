@@ -19,7 +19,11 @@ from sandbox.verdict import TimingKind
 WINDOW = 6
 MIN_LOG_GAIN = 0.02
 NOISE_FACTOR = 2.0
-SIGMA: Mapping[TimingKind | None, float] = {"simulated": 0.0, "measured": 0.02}
+SIGMA: Mapping[TimingKind | None, float] = {
+    "simulated": 0.0,
+    "uncalibrated": 0.0,
+    "measured": 0.02,
+}
 FLAT_LIMIT = 3
 
 

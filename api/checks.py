@@ -6,13 +6,19 @@ import shutil
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pk_runtime.execution import Command, ExecutionError, Limits, LocalExecutor
 from pk_runtime.target import all_targets
 from sandbox.gpu.machine import unavailable
-from sandbox.isolation import IsolationUnavailable, choose
+from sandbox.isolation import (
+    IsolatedExecutor,
+    IsolationUnavailable,
+    backends,
+    choose,
+    look_at,
+)
 from store.artifacts import Artifacts
 from store.database import Database
 from store.settings import Settings
@@ -67,7 +73,7 @@ class Readiness:
         with self._lock:
             now = time.monotonic()
             if self._isolation is None or now - self._looked_at > _ISOLATION_KEPT_S:
-                self._isolation = check_isolation(allow_none=self._settings.allow_no_isolation)
+                self._isolation = check_isolation(self._settings)
                 self._looked_at = now
             return self._isolation
 
@@ -77,8 +83,7 @@ def examine(settings: Settings) -> list[Check]:
     return [
         check_torch(),
         check_compiler(),
-        check_bubblewrap(),
-        check_isolation(allow_none=settings.allow_no_isolation),
+        *check_backends(settings),
         check_nvcc(),
         check_gpus(),
         check_home(settings),
@@ -111,21 +116,58 @@ def check_disk(home: Path) -> Check:
     return Check("disk", False, detail, fix)
 
 
-def check_isolation(*, allow_none: bool) -> Check:
+def check_isolation(settings: Settings) -> Check:
     """Untrusted code is really confined: runs the sandbox's hostile mini-suite (about a second)."""
     try:
-        executor = choose(allow_none=allow_none)
+        executor = choose(
+            allow_none=settings.allow_no_isolation,
+            choice=settings.isolation,
+            docker_host=settings.docker_host,
+        )
     except IsolationUnavailable as error:
         return Check("isolation", False, error.reason, error.fix)
     except (ExecutionError, OSError) as error:
-        fix = "run `pkforge doctor` again as the same user; if it stays, report it with this line"
-        return Check("isolation", False, f"the sandbox cannot be tried: {error}", fix)
-    if not executor.capabilities().isolated:
+        return _broken("isolation", error)
+    return _holding(executor)
+
+
+def check_backends(settings: Settings) -> list[Check]:
+    """The mini-suite on each back end of the sandbox, then whether candidates can be judged."""
+    if settings.allow_no_isolation:
+        return [check_isolation(settings)]
+    checks: list[Check] = []
+    strongest: IsolatedExecutor | None = None
+    for name, maker in backends(settings.isolation, settings.docker_host).items():
+        try:
+            look = look_at(maker)
+        except (ExecutionError, OSError) as error:
+            checks.append(replace(_broken(name, error), required=False))
+            continue
+        if look.executor is None:
+            checks.append(Check(name, False, look.reason, look.fix, required=False))
+            continue
+        strongest = strongest or look.executor
+        backend = look.executor.capabilities().backend
+        checks.append(Check(name, True, f"{backend} holds against the hostile mini-suite"))
+    if strongest is not None:
+        return [*checks, _holding(strongest)]
+    reason = "no back end of the sandbox holds on this machine; see the lines above"
+    fix = next(check.fix for check in reversed(checks))
+    return [*checks, Check("isolation", False, reason, fix)]
+
+
+def _holding(executor: IsolatedExecutor) -> Check:
+    report = executor.capabilities()
+    if not report.isolated:
         detail = "candidates run WITHOUT a sandbox, as asked for; every verdict says so"
         return Check("isolation", True, detail, "leave out --no-isolation to isolate them")
-    report = executor.capabilities()
     detail = f"{report.backend} holds against the hostile mini-suite; memory: {report.memory}"
     return Check("isolation", True, detail)
+
+
+def _broken(name: str, error: Exception) -> Check:
+    fix = "run `pkforge doctor` again as the same user; if it stays, report it with this line"
+    return Check(name, False, f"the sandbox cannot be tried: {error}", fix)
 
 
 def check_torch() -> Check:
@@ -142,13 +184,6 @@ def check_compiler() -> Check:
     """g++ for the simulator, with C++20."""
     return _program(
         "g++", ("g++", "-dumpfullversion"), "apt-get install g++ (12 or newer)", required=True
-    )
-
-
-def check_bubblewrap() -> Check:
-    """bwrap, which makes the sandbox where it is installed; Python makes one without it."""
-    return _program(
-        "bubblewrap", ("bwrap", "--version"), "apt-get install bubblewrap", required=False
     )
 
 

@@ -49,7 +49,11 @@ def admit(service: ServiceContext, body: ProblemCreate) -> ProblemRead:
 
 def _examine(service: ServiceContext, source: str) -> tuple[Description, LintReport]:
     try:
-        executor = choose(allow_none=service.settings.allow_no_isolation)
+        executor = choose(
+            allow_none=service.settings.allow_no_isolation,
+            choice=service.settings.isolation,
+            docker_host=service.settings.docker_host,
+        )
         judge = Judge(cache=service.settings.build_cache, executor=executor)
         host = judge.host(CustomProblem(source))
         return host.describe(), host.lint()

@@ -2,9 +2,13 @@
 
     taskset -c 0 python3 -m benchmarks.simulator_speed
 
-Each figure is the median of 5 runs in this process, wall seconds, engine already built.
+Each figure is the median of 5 runs, wall seconds, engine already built. Timing runs are also
+measured for their peak memory, and at growing sizes for what a step (one K step of one output
+tile on one rank) costs.
 """
 
+import multiprocessing
+import resource
 import statistics
 import tempfile
 import time
@@ -20,7 +24,9 @@ from pk_runtime.simulator import Simulator, TensorSpec
 from problems.registry import get
 
 WORLD, REPEATS = 4, 5
-FULL = {"M": 8192, "N": 8192, "K": 8192}
+SIZES = (2048, 4096, 8192, 16384)
+FULL = 8192
+TILE_M, TILE_N, STEP_K = 128, 256, 64  # of the kernel's default knobs
 
 
 def _median_s(action: Callable[[int], object]) -> float:
@@ -30,6 +36,36 @@ def _median_s(action: Callable[[int], object]) -> float:
         action(number)
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def _dims(size: int) -> dict[str, int]:
+    return {"M": size, "N": size, "K": size}
+
+
+def _steps(size: int) -> int:
+    """K steps of all output tiles on all ranks."""
+    return size // TILE_M * (size // TILE_N) * (size // WORLD // STEP_K) * WORLD
+
+
+def _predict(program: Path, folder: Path, size: int) -> None:
+    problem, sheet = get("gemm_reducescatter"), load_sheet("h200x4")
+    inputs = problem.input_specs(_dims(size), WORLD)
+    outputs = problem.output_specs(_dims(size), WORLD)
+    run = Simulator(LocalExecutor(), folder).timing(
+        program,
+        inputs=[TensorSpec(n, s.shape, s.dtype) for n, s in inputs.items()],
+        outputs=[TensorSpec(n, s.shape, s.dtype) for n, s in outputs.items()],
+        world_size=WORLD,
+        sheet=sheet,
+    )
+    if run.outcome != "finished":
+        raise RuntimeError(f"{size}: {run.diagnosis.get('summary', run.outcome)}")
+
+
+def _timed_apart(program: Path, folder: Path, size: int) -> tuple[float, float]:
+    """Median seconds and the peak memory in MiB of timing runs: the only children of a process."""
+    seconds = _median_s(lambda _: _predict(program, folder, size))
+    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
 def main() -> None:
@@ -47,8 +83,7 @@ def main() -> None:
     program = build(-1)
     tiny = dict(next(s for s in problem.shapes if s.name == "tiny").dims)
     launches = [[problem.make_inputs(r, WORLD, i, tiny) for r in range(WORLD)] for i in range(3)]
-    small, full = problem.output_specs(tiny, WORLD), problem.output_specs(FULL, WORLD)
-    inputs = problem.input_specs(FULL, WORLD)
+    small = problem.output_specs(tiny, WORLD)
 
     def check(number: int) -> None:
         simulator.functional(
@@ -59,21 +94,20 @@ def main() -> None:
             schedule_seed=number,
         )
 
-    def predict(_: int) -> None:
-        simulator.timing(
-            program,
-            inputs=[TensorSpec(n, s.shape, s.dtype) for n, s in inputs.items()],
-            outputs=[TensorSpec(n, s.shape, s.dtype) for n, s in full.items()],
-            world_size=WORLD,
-            sheet=sheet,
-        )
-
-    built, checked, predicted = _median_s(build), _median_s(check), _median_s(predict)
+    built, checked = _median_s(build), _median_s(check)
     print(f"build                                              {built:.3f} s")
     print(f"functional run, tiny, 4 ranks, 3 launches          {checked:.3f} s")
     print(f"build + functional run                             {built + checked:.3f} s")
-    print(f"timing, 8192 x 8192 x 8192, 4 ranks                {predicted:.3f} s")
-    print(f"build + timing                                     {built + predicted:.3f} s")
+    spawn = multiprocessing.get_context("spawn")
+    for size in SIZES:
+        with spawn.Pool(1) as pool:  # a process that has had no other children
+            seconds, peak = pool.apply(_timed_apart, (program, folder / "runs", size))
+        print(
+            f"timing, {size} x {size} x {size}, 4 ranks: {seconds:.3f} s, {peak:.0f} MiB, "
+            f"{1e6 * seconds / _steps(size):.2f} us a step ({_steps(size)} steps)"
+        )
+        if size == FULL:
+            print(f"build + timing                                     {built + seconds:.3f} s")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from pk_runtime.report import Taxes
 from pk_runtime.sheet import Collective, GemmTile, Sheet
 
-SOURCE = (
+_SOURCE = (
     "modelled PyTorch baseline: cuBLAS time fitted to measured GEMMs, NCCL time interpolated from "
     "measured collectives (CUDA graph replay where measured), copies that reorder a tensor at a "
     "measured share of the local copy rate, one after the other"
@@ -27,6 +28,12 @@ SOURCE = (
 # 4-D all-to-all of 8.4, 33.6, 134 and 537 MB takes 16, 58, 230 and 890 us more with its two
 # reordering copies than without them.
 REORDERING_RATE = 0.6
+
+
+_UNCALIBRATED = (
+    "modelled PyTorch baseline from published figures and estimates, uncalibrated: a GEMM, a "
+    "collective and copies, one after the other"
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,11 @@ class BaselineWork:
     copies: tuple[int, ...] = ()
 
 
+def source(sheet: Sheet) -> str:
+    """Where a modelled baseline's time comes from, as a sentence part."""
+    return _SOURCE if sheet.calibrated else _UNCALIBRATED
+
+
 def baseline_us(work: BaselineWork, sheet: Sheet) -> float:
     """Modelled microseconds of the unfused operator; SheetError for an unknown collective.
 
@@ -58,6 +70,55 @@ def baseline_us(work: BaselineWork, sheet: Sheet) -> float:
     if work.collective is not None:
         total += collective_us(work.collective, work.collective_bytes, sheet)
     return total + sum(copy_us(size, sheet) for size in work.copies)
+
+
+def baseline_taxes(work: BaselineWork, least_hbm_bytes: float, sheet: Sheet) -> Taxes:
+    """The three taxes of the unfused operator; `least_hbm_bytes` is what the operator must move.
+
+    Launch: what the model charges for each kernel. Bulk-synchronous wait: of GEMM and collective
+    the shorter, since one runs only when the other is done; of a collective alone, what it takes
+    with next to no bytes. Locality: the time HBM needs for bytes beyond the least, where every
+    kernel reads its inputs from HBM and writes its result there. A tensor handed from one kernel
+    to the next that fits into L2 is not counted as read again.
+
+    The taxes are those of "Eliminating Multi-GPU Performance Taxes" (arXiv 2511.02168).
+    """
+    small = sheet.simulator.graph_launch_us
+    launch = small * len(work.copies)
+    waits: list[float] = []
+    if work.gemm is not None:
+        launch += sheet.gemm_model.launch_us
+        waits.append(gemm_us(*work.gemm, sheet) - sheet.gemm_model.launch_us)
+    if work.collective is not None:
+        launch += small
+        body = collective_us(work.collective, work.collective_bytes, sheet) - small
+        latency = sheet.collective(work.collective).bytes_us[0][1] - small
+        waits.append(body if work.gemm is not None else min(latency, body))
+    excess = _hbm_bytes(work, sheet) - least_hbm_bytes
+    return Taxes(
+        launch=launch,
+        bulk_synchronous=max(0.0, min(waits)) if work.collective is not None else 0.0,
+        locality=max(0.0, excess) / sheet.simulator.hbm_bytes_per_us,
+    )
+
+
+def _hbm_bytes(work: BaselineWork, sheet: Sheet, element_bytes: int = 2) -> float:
+    """Bytes that one rank reads from and writes to HBM, kernel by kernel."""
+    world, size = sheet.world_size, work.collective_bytes
+    read, written = {
+        "all_gather": (size, world * size),
+        "reduce_scatter": (world * size, size),
+        "all_reduce": (size, size),
+        "all_to_all": (size, size),
+        None: (0, 0),
+    }[work.collective]
+    total = float(read + written + 2 * sum(work.copies))
+    if work.gemm is not None:
+        m, n, k = work.gemm
+        total += element_bytes * (m * k + k * n + m * n)
+        between = written if work.collective == "all_gather" else read
+        total -= between if between <= sheet.chip.l2_bytes else 0
+    return total
 
 
 def gemm_us(m: int, n: int, k: int, sheet: Sheet, element_bytes: int = 2) -> float:

@@ -1,7 +1,7 @@
 """Which resource bounds a simulated run, from the engine's figures.
 
-Rules in a fixed order, first hit wins; every figure behind the choice is kept, so that a person can
-disagree with it.
+The busiest resource, if it is saturated; else rules in a fixed order, first hit wins. Every figure
+behind the choice is kept, so that a person can disagree with it.
 """
 
 from collections.abc import Mapping
@@ -29,6 +29,26 @@ class Bottleneck:
     def to_json(self) -> dict[str, Any]:
         """A JSON object with the same fields."""
         return asdict(self)
+
+    @staticmethod
+    def from_json(data: object) -> "Bottleneck":
+        """Reads what `to_json` wrote; ValueError if it is out of form."""
+        match data:
+            case {
+                "name": str(name),
+                "why": str(why),
+                "utilization": dict(usage),
+                "exposed_us": dict(exposed),
+                "l2_hit_rate": int() | float() as hit_rate,
+            }:
+                return Bottleneck(name, why, _figures(usage), _figures(exposed), float(hit_rate))
+        raise ValueError("a bottleneck needs name, why, utilization, exposed_us and l2_hit_rate")
+
+
+def _figures(table: Mapping[Any, Any]) -> dict[str, float]:
+    if not all(isinstance(value, int | float) for value in table.values()):
+        raise ValueError("the figures of a bottleneck must be numbers")
+    return {str(name): float(value) for name, value in table.items()}
 
 
 def explain(report: Mapping[str, Any], sheet: Sheet) -> Bottleneck:
@@ -90,14 +110,10 @@ def _choose(
     hit_rate: float,
 ) -> tuple[str, str]:
     link = max(usage["link_out"], usage["link_in"])
-    for name, value in (
-        ("tensor", usage["tensor"]),
-        ("nvlink", link),
-        ("hbm", usage["hbm"]),
-        ("l2", usage["l2"]),
-    ):
-        if value >= SATURATED:
-            return name, f"{name} is busy {value:.0%} of the time"
+    resources = {"tensor": usage["tensor"], "nvlink": link, "hbm": usage["hbm"], "l2": usage["l2"]}
+    busiest = max(resources, key=lambda name: resources[name])
+    if resources[busiest] >= SATURATED:
+        return busiest, f"{busiest} is busy {resources[busiest]:.0%} of the time"
     if multiplies and exposed["tail"] > WAITING * total:
         return (
             "exposed_communication",
@@ -122,12 +138,12 @@ def _choose(
             f"consumers wait {exposed['operands']:.1f} of {total:.1f} us for operands; "
             f"L2 hit rate {hit_rate:.0%}",
         )
-    busiest = max(usage, key=lambda k: usage[k])
-    if usage[busiest] < 0.5:
+    if resources[busiest] < 0.5:
         slabs = exposed["loads"] > WAITING * total
         return (
             "latency",
-            f"no resource is busy more than {usage[busiest]:.0%} ({busiest}): latencies and tails"
+            f"no resource is busy more than {resources[busiest]:.0%} ({busiest}): "
+            "latencies and tails"
             + (f"; {who['loads']}s wait {exposed['loads']:.1f} us for slabs" if slabs else ""),
         )
-    return busiest, f"{busiest} is the busiest resource, {usage[busiest]:.0%} of the time"
+    return busiest, f"{busiest} is the busiest resource, {resources[busiest]:.0%} of the time"

@@ -20,11 +20,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pk_runtime.bundle_texts import kernel_module, readme
 from pk_runtime.candidate import MAX_FILES, Candidate, CandidateError, resolved_knobs, validate
 from pk_runtime.interface import Interface, InterfaceError
+from pk_runtime.target import TimingKind
 
 FORMAT = 1
 MAX_BUNDLE_BYTES = 8 << 20
@@ -155,7 +156,7 @@ def _check_fields(manifest: Mapping[str, Any]) -> None:
         if not isinstance(manifest.get(name), kind):
             raise BundleError(f"manifest: {name} is missing or not of type {kind.__name__}")
     for timing in manifest["timings"]:
-        if not isinstance(timing, dict) or timing.get("kind") not in ("simulated", "measured"):
+        if not isinstance(timing, dict) or timing.get("kind") not in get_args(TimingKind):
             raise BundleError("manifest: a timing does not say whether it is simulated or measured")
     if manifest.get("interface") is not None:
         try:

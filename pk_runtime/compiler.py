@@ -52,6 +52,7 @@ WHOLE, END_WHOLE = ("-Wl,--whole-archive",), ("-Wl,--no-whole-archive",)
 ENGINE_FLAGS = ("-std=c++20", "-O2", "-g0", *GCC_MESSAGES)
 GPU_FLAGS = ("-std=c++20", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcompiler", "-H")
 CUBIN_FLAGS = (*GPU_FLAGS, "-cubin", "-Xptxas", "-v")
+TRACE_FLAGS = ("-DPK_TRACE",)
 LIBRARY_FLAGS = (*GPU_FLAGS, "-shared", "-Xcompiler", "-fPIC")
 
 
@@ -107,9 +108,14 @@ class Compiler:
         """The sm_90a machine code of a pk or cuda candidate; `kernel.log` lies beside it."""
         return self._gpu(candidate, CUBIN_FLAGS, "kernel.cubin")
 
-    def library(self, candidate: Candidate) -> Path:
-        """A shared library with the sm_90a kernel and the functions that launch it."""
-        return self._gpu(candidate, LIBRARY_FLAGS, "kernel.so")
+    def library(self, candidate: Candidate, *, trace: bool = False) -> Path:
+        """A shared library with the sm_90a kernel and the functions that launch it.
+
+        With `trace` the kernel records a timeline of every launch (see gpu/timeline.py), which
+        makes it somewhat slower.
+        """
+        flags = (*LIBRARY_FLAGS, *TRACE_FLAGS) if trace else LIBRARY_FLAGS
+        return self._gpu(candidate, flags, "kernel.so")
 
     def _gpu(self, candidate: Candidate, flags: tuple[str, ...], result: str) -> Path:
         if candidate.language == "triton":
@@ -225,15 +231,19 @@ def _build_engine(tool: Tool, folder: Path) -> None:
             text = done.stderr.decode(errors="replace")[:4000]
             raise ToolchainError(f"the simulator's engine does not build: {argv[-1]}: {text}")
 
+    # All of them include it, and reading it takes longer than compiling most of them.
+    header = ENGINE_SOURCES / "world.h"
+    compile_to = (str(tool.path), *ENGINE_FLAGS, f"-I{INCLUDE}", "-o")
+    run(*compile_to, f"{header.name}.gch", "-x", "c++-header", str(header))
+
     def compile_one(source: Path) -> str:
-        flags = (*ENGINE_FLAGS, f"-I{INCLUDE}", "-c", "-o", f"{source.stem}.o")
-        run(str(tool.path), *flags, str(source))
+        run(*compile_to, f"{source.stem}.o", "-include", header.name, "-c", str(source))
         return f"{source.stem}.o"
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(compile_one, sources))
     run(archiver, "rcsD", "engine.a", *objects)
-    for name in objects:
+    for name in (*objects, f"{header.name}.gch"):
         (folder / name).unlink()
 
 

@@ -5,6 +5,7 @@ is not trusted belongs into an isolating executor, which the sandbox package pro
 """
 
 import contextlib
+import math
 import os
 import selectors
 import shutil
@@ -23,7 +24,11 @@ _DRAIN_S = 2.0
 _READ_BYTES = 1 << 16
 _FILE_BLOCK_BYTES = 512
 # A limit that cannot be set is lower already.
-_SET_LIMITS = 'ulimit -c 0; ulimit -f "$1" 2>/dev/null; shift; exec "$@"'
+_SET_LIMITS = (
+    'ulimit -c 0; ulimit -f "$1" 2>/dev/null; '
+    'if [ "$2" -gt 0 ]; then ulimit -S -t "$2"; ulimit -H -t "$(($2 + 1))"; fi 2>/dev/null; '
+    'shift 2; exec "$@"'
+)
 
 
 class ExecutionError(RuntimeError):
@@ -32,13 +37,18 @@ class ExecutionError(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one command may use: seconds of wall time, bytes, processes alive at once."""
+    """What one command may use: seconds of wall time, bytes, processes alive at once.
+
+    `cpu_s` is CPU time of each process, in whole seconds, rounded up: the end is SIGXCPU. None: as
+    much as there is until the wall.
+    """
 
     wall_s: float
     memory_bytes: int
     processes: int = 64
     output_bytes: int = 8 << 20
     file_bytes: int = 1 << 30
+    cpu_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +181,8 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
         raise ExecutionError(f"there is no program {program!r}: install it or correct its path")
     blocks = str(command.limits.file_bytes // _FILE_BLOCK_BYTES)
     # A shell sets the limits: Python code between fork and exec can deadlock in a threaded process.
-    argv = ("/bin/sh", "-c", _SET_LIMITS, "sh", blocks, *command.argv)
+    seconds = str(math.ceil(command.limits.cpu_s or 0))
+    argv = ("/bin/sh", "-c", _SET_LIMITS, "sh", blocks, seconds, *command.argv)
     try:
         return subprocess.Popen(
             argv,

@@ -66,6 +66,7 @@ class SimulatorScalars:
     hbm_latency_us: float
     l2_bytes_per_us: float
     l2_latency_us: float
+    l2_capacity_bytes: float
     sm_memory_bytes_per_us: float
     sm_shared_bytes_per_us: float
     tma_issue_us: float
@@ -73,11 +74,20 @@ class SimulatorScalars:
     mbarrier_us: float
     local_flag_latency_us: float
     sm_link_bytes_per_us: float
+    sm_link_load_bytes_per_us: float
     link_out_bytes_per_us: float
     link_in_bytes_per_us: float
     link_pair_bytes_per_us: float
+    link_store_bytes_per_us: float
+    link_load_bytes_per_us: float
     link_reduce_bytes_per_us: float
     link_latency_us: float
+    peer_latency_us: float
+    release_us: float
+    acquire_us: float
+    poll_us: float
+    slab_latency_us: float
+    enter_us: float
     flag_latency_us: float
     barrier_us: float
     copy_engine_bytes_per_us: float
@@ -169,6 +179,7 @@ class Sheet:
     architecture: str
     world_size: int
     multicast: bool
+    calibrated: bool  # false: made of published figures, times are good for ranking only
     chip: Chip
     peaks: Peaks
     simulator: SimulatorScalars

@@ -14,17 +14,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from pk_runtime.bottleneck import Bottleneck, explain
 from pk_runtime.execution import Command, Completed, Executor, Limits
+from pk_runtime.exploration import ENDED_BY, Exploration, Grid, lost, read_exploration
+from pk_runtime.exploration import Outcome as Outcome
+from pk_runtime.exploration import RankTensors as RankTensors
+from pk_runtime.report import Split, path_of
+from pk_runtime.schedules import Schedule, Search, drawn
 from pk_runtime.sheet import Sheet
 from pk_runtime.source_lines import with_lines
-
-Outcome = Literal["finished", "deadlock", "fault", "timeout", "dirty"]
-RankTensors = dict[str, torch.Tensor]
+from pk_runtime.trace import Trace, TraceError, write_chrome
 
 DTYPE_WORDS = {
     torch.bfloat16: "bf16",
@@ -35,7 +38,8 @@ DTYPE_WORDS = {
 MEMORY_BYTES = 6 << 30
 COMPUTE_SMS = 5  # of a functional run
 REPORT_BYTES = 4 << 20
-_ENDED_BY = ("finished", "deadlock", "fault", "timeout", "dirty")
+TRACE_BYTES = 64 << 20
+TRACE_BLOCKS = 3
 _WALL_MARGIN_S = 2.0
 
 
@@ -63,12 +67,17 @@ class FunctionalRun:
 
 @dataclass(frozen=True)
 class TimingRun:
-    """Predicted time in microseconds, the resource that bounds it, and the raw figures by rank."""
+    """Predicted time in microseconds, what it is spent on and bound by, the raw figures by rank.
+
+    `timeline` is there if the run was asked to record one.
+    """
 
     outcome: Outcome
     time_us: float = math.nan
     bottleneck: Bottleneck | None = None
+    path: Split | None = None
     diagnosis: dict[str, Any] = field(default_factory=dict)
+    timeline: Trace | None = None
 
 
 class Simulator:
@@ -85,46 +94,77 @@ class Simulator:
         launches: Sequence[Sequence[RankTensors]],
         outputs: Sequence[TensorSpec],
         sheet: Sheet,
-        schedule_seed: int,
+        schedule_seed: int = 0,
+        schedule: Schedule | None = None,
         compute_sms: int = COMPUTE_SMS,
+        grid: Grid | None = None,
         wall_s: float = 10.0,
     ) -> FunctionalRun:
         """Runs `launches[launch][rank][name]` back to back under one schedule.
 
-        Schedule seed 0 is eager and in order, 1 lands everything as late as the rules allow, higher
-        ones mix and slow one rank down. World size is the number of ranks in each launch.
+        World size is the number of ranks in each launch. The schedule is `schedule`, or that of
+        `schedule_seed`: 0 is eager and in order, 1 lands everything as late as the rules allow,
+        higher ones mix and slow one rank down. `grid` replaces `compute_sms`.
         """
-        inputs = [_spec(name, t) for name, t in launches[0][0].items()]
+        chosen = schedule or Schedule.of_seed(schedule_seed)
         request = [
-            "mode functional",
-            f"world {len(launches[0])}",
-            f"launches {len(launches)}",
-            f"compute_sms {compute_sms}",
-            f"schedule {_strategy(schedule_seed)}",
-            f"wall {wall_s}",
-            *_tensor_lines(inputs, outputs),
-            *_parameter_lines(sheet),
+            *_functional_lines(launches, outputs, sheet, grid or Grid(compute_sms), wall_s),
+            f"schedule {chosen}",
         ]
         with self._directory() as where:
-            for number, ranks in enumerate(launches):
-                for rank, tensors in enumerate(ranks):
-                    for name, tensor in tensors.items():
-                        (where / f"in.{number}.{rank}.{name}.bin").write_bytes(_to_bytes(tensor))
+            _write_inputs(where, launches)
             report, completed = self._run(program, where, request, wall_s)
             outcome = _outcome(report, completed)
             if outcome != "finished":
                 return FunctionalRun(outcome, diagnosis=report)
             try:
-                found = [
-                    [
-                        {spec.name: _output(where, i, r, spec) for spec in outputs}
-                        for r in range(len(ranks))
-                    ]
-                    for i, ranks in enumerate(launches)
-                ]
+                found = _outputs(where, "out", launches, outputs)
             except (OSError, ValueError) as error:
-                return FunctionalRun("fault", diagnosis=_lost(f"an output is unusable: {error}"))
+                return FunctionalRun("fault", diagnosis=lost(f"an output is unusable: {error}"))
             return FunctionalRun("finished", found, report)
+
+    def explore(
+        self,
+        program: Path,
+        *,
+        launches: Sequence[Sequence[RankTensors]],
+        outputs: Sequence[TensorSpec],
+        sheet: Sheet,
+        strategy: Search | Sequence[Schedule] = "mixed",
+        schedules: int = 100,
+        seed: int = 0,
+        grid: Grid | None = None,
+        run_wall_s: float = 10.0,
+        wall_s: float = 10.0,
+    ) -> Exploration:
+        """Runs many schedules of `launches[launch][rank][name]`, one after the other.
+
+        `strategy` is "mixed" (eager, latest, then random and PCT by turns), "random", "pct",
+        "exhaustive" (every order of synchronization that can make a difference), or the schedules
+        themselves. It ends after `schedules` of them, after `wall_s` seconds, or at the first that
+        does not finish; one that takes more than `run_wall_s` is a timeout.
+        """
+        exhaustive = strategy == "exhaustive"
+        todo = drawn(strategy, schedules, seed) if isinstance(strategy, str) and not exhaustive \
+            else () if exhaustive else strategy  # fmt: skip
+        request = [
+            *_functional_lines(launches, outputs, sheet, grid or Grid(), run_wall_s),
+            f"explore {'exhaustive' if exhaustive else 'listed'} {schedules} {wall_s}",
+            *(f"schedule {schedule}" for schedule in todo),
+        ]
+        with self._directory() as where:
+            _write_inputs(where, launches)
+            report, completed = self._run(program, where, request, wall_s + run_wall_s)
+            if completed.exit_code != 0 or report.get("outcome") != "explored":
+                return Exploration(_outcome(report, completed), diagnosis=report)
+            try:
+                kinds = [
+                    (Schedule(text), _outputs(where, f"out{number}", launches, outputs))
+                    for number, text in enumerate(report["outputs"])
+                ]
+                return read_exploration(report, kinds)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                return Exploration("fault", diagnosis=lost(f"the report is unusable: {error}"))
 
     def timing(
         self,
@@ -135,33 +175,47 @@ class Simulator:
         world_size: int,
         sheet: Sheet,
         compute_sms: int | None = None,
+        warm: bool = False,
         wall_s: float = 60.0,
+        trace: Path | bool = False,
     ) -> TimingRun:
-        """Predicts the time of one launch at full shape; tensors have shapes and no contents.
+        """Predicts the time of one launch at full shape, in a CUDA graph of several.
 
+        Tensors have shapes and no contents. They come from HBM, as those of a caller who has done
+        something else in between; if `warm`, they are in L2, as those of a loop over one call.
         With all SMs of the sheet, or `compute_sms` beside the kernel's communicator SMs.
+        `trace` records what a few blocks of each kind do on every rank, and the use of links and
+        memory: True keeps it in the result, a path has it written there as well, as Chrome trace
+        events. OSError if that file cannot be written.
         """
         request = [
             "mode timing",
             f"world {world_size}",
             f"compute_sms {compute_sms}" if compute_sms else f"sms {sheet.chip.sms}",
+            f"warm {int(warm)}",
             f"wall {wall_s}",
+            f"trace {TRACE_BLOCKS if trace else 0}",
             *_tensor_lines(inputs, outputs),
             *_parameter_lines(sheet),
         ]
         with self._directory() as where:
             report, completed = self._run(program, where, request, wall_s)
+            timeline = _read_trace(where / "trace.json") if trace else None
         outcome = _outcome(report, completed)
         time_us = report.get("time_us")
         if outcome != "finished":
             return TimingRun(outcome, diagnosis=report)
         if not isinstance(time_us, float | int) or not math.isfinite(time_us) or time_us <= 0:
-            return TimingRun("fault", diagnosis=_lost("the report has no usable time"))
+            return TimingRun("fault", diagnosis=lost("the report has no usable time"))
         try:
-            bottleneck = explain(report, sheet)
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            return TimingRun("fault", diagnosis=_lost(f"the report is malformed: {error!r}"))
-        return TimingRun("finished", float(time_us), bottleneck, report)
+            bottleneck, path = explain(report, sheet), path_of(report)
+        except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
+            return TimingRun("fault", diagnosis=lost(f"the report is malformed: {error!r}"))
+        if isinstance(timeline, str):
+            return TimingRun("fault", diagnosis=lost(timeline))
+        if timeline is not None and isinstance(trace, Path):
+            write_chrome(trace, {f"{report.get('kernel', 'kernel')} simulated": timeline})
+        return TimingRun("finished", float(time_us), bottleneck, path, report, timeline)
 
     def _run(
         self, program: Path, where: Path, request: Sequence[str], wall_s: float
@@ -189,8 +243,31 @@ class Simulator:
             shutil.rmtree(where, ignore_errors=True)
 
 
-def _strategy(seed: int) -> str:
-    return {0: "eager", 1: "latest"}.get(seed, f"random {seed}")
+def _functional_lines(
+    launches: Sequence[Sequence[RankTensors]],
+    outputs: Sequence[TensorSpec],
+    sheet: Sheet,
+    grid: Grid,
+    wall_s: float,
+) -> Iterator[str]:
+    inputs = [_spec(name, t) for name, t in launches[0][0].items()]
+    yield "mode functional"
+    yield f"world {len(launches[0])}"
+    yield f"launches {len(launches)}"
+    sms = grid.compute_sms if isinstance(grid.compute_sms, tuple) else (grid.compute_sms,)
+    yield f"compute_sms {' '.join(map(str, sms))}"
+    if grid.resident:
+        yield f"resident {grid.resident} {grid.placement}"
+    yield f"wall {wall_s}"
+    yield from _tensor_lines(inputs, outputs)
+    yield from _parameter_lines(sheet)
+
+
+def _write_inputs(where: Path, launches: Sequence[Sequence[RankTensors]]) -> None:
+    for number, ranks in enumerate(launches):
+        for rank, tensors in enumerate(ranks):
+            for name, tensor in tensors.items():
+                (where / f"in.{number}.{rank}.{name}.bin").write_bytes(_to_bytes(tensor))
 
 
 def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:
@@ -228,9 +305,22 @@ def _read_untrusted(path: Path, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
-def _output(where: Path, launch: int, rank: int, spec: TensorSpec) -> torch.Tensor:
+def _outputs(
+    where: Path,
+    stem: str,
+    launches: Sequence[Sequence[RankTensors]],
+    outputs: Sequence[TensorSpec],
+) -> list[list[RankTensors]]:
+    return [
+        [{spec.name: _output(where, f"{stem}.{i}.{r}", r, spec) for spec in outputs}
+         for r in range(len(ranks))]
+        for i, ranks in enumerate(launches)
+    ]  # fmt: skip
+
+
+def _output(where: Path, stem: str, rank: int, spec: TensorSpec) -> torch.Tensor:
     size = math.prod(spec.shape) * spec.dtype.itemsize
-    data = _read_untrusted(where / f"out.{launch}.{rank}.{spec.name}.bin", size)
+    data = _read_untrusted(where / f"{stem}.{spec.name}.bin", size)
     if len(data) != size:
         raise ValueError(f"output {spec.name!r} of rank {rank} has {len(data)} of {size} bytes")
     return torch.frombuffer(bytearray(data), dtype=spec.dtype).reshape(spec.shape)
@@ -244,8 +334,13 @@ def _read_report(path: Path) -> dict[str, Any]:
     return report if isinstance(report, dict) and isinstance(report.get("summary", ""), str) else {}
 
 
-def _lost(summary: str) -> dict[str, Any]:
-    return {"outcome": "fault", "kind": "no_report", "summary": summary}
+def _read_trace(path: Path) -> Trace | str:
+    """The timeline a run recorded, or what is wrong with it."""
+    try:
+        return Trace.from_engine(json.loads(_read_untrusted(path, TRACE_BYTES)))
+    except (OSError, RecursionError, ValueError) as error:
+        what = error if isinstance(error, TraceError) else type(error).__name__
+        return f"the run left no usable trace: {what}"
 
 
 def _outcome(report: dict[str, Any], completed: Completed) -> Outcome:
@@ -257,12 +352,12 @@ def _outcome(report: dict[str, Any], completed: Completed) -> Outcome:
         return "timeout"
     if completed.exceeded is not None:
         report.clear()
-        report.update(_lost(f"stopped for exceeding its {completed.exceeded} limit"))
+        report.update(lost(f"stopped for exceeding its {completed.exceeded} limit"))
         return "fault"
     outcome = report.get("outcome")
-    if completed.exit_code == 0 and outcome in _ENDED_BY:
+    if completed.exit_code == 0 and outcome in ENDED_BY:
         return outcome  # type: ignore[no-any-return]
     how = f"signal {completed.signal}" if completed.signal else f"exit code {completed.exit_code}"
     report.clear()
-    report.update(_lost(f"the program ended with {how} and no report"))
+    report.update(lost(f"the program ended with {how} and no report"))
     return "fault"

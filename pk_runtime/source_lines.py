@@ -2,8 +2,9 @@
 
 The engine knows only addresses of calls: it writes `<@1a2b,3c4d>`, the chain of calls from a role
 into the engine, innermost first. Here each such mark becomes " (kernel.cu:41, in
-pk/common/gemm.h:57)", or nothing where the line is unknown. The program is the candidate's, so it
-is read by addr2line through the executor that ran it, and all of it is data to be bounded.
+pk/common/gemm.h:57)", part of a parenthesis before it, or nothing where the line is unknown. The
+program is the candidate's, so it is read by addr2line through the executor that ran it, and all of
+it is data to be bounded.
 """
 
 import re
@@ -15,6 +16,7 @@ from typing import Any
 from pk_runtime.execution import Command, ExecutionError, Executor, Limits
 
 _MARK = re.compile(r"<@([0-9a-f]{1,12}(?:,[0-9a-f]{1,12}){0,7})>")
+_IN_TEXT = re.compile(rf"(\)?){_MARK.pattern}")
 _PLACE = re.compile(r"^(.+):(\d+)(?: \(discriminator \d+\))?$")
 _RUNTIME = "/include/pk/"
 _MOST_ADDRESSES = 512
@@ -60,10 +62,12 @@ def _replaced(value: Any, lines: Mapping[str, str]) -> Any:
         return lines[whole[1]]
 
     def place(mark: re.Match[str]) -> str:
-        line = lines[mark[1]]
+        line = lines[mark[2]]
+        if mark[1]:
+            return f", {line})" if line else ")"
         return f" ({line})" if line else ""
 
-    return _MARK.sub(place, value)
+    return _IN_TEXT.sub(place, value)
 
 
 def _look_up(

@@ -1,12 +1,14 @@
 """Targets: where a kernel must be fast. A backend and a hardware sheet, e.g. `sim:h200x4`."""
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pk_runtime.sheet import Sheet, load_sheet, sheet_names
 
 Backend = Literal["sim", "cuda"]
+TimingKind = Literal["simulated", "uncalibrated", "measured"]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
@@ -27,14 +29,16 @@ class Target:
         return f"{self.backend}:{self.sheet.name}"
 
     @property
-    def timing_kind(self) -> Literal["simulated", "measured"]:
+    def timing_kind(self) -> TimingKind:
         """What a time on this target is."""
-        return "simulated" if self.backend == "sim" else "measured"
+        if self.backend == "cuda":
+            return "measured"
+        return "simulated" if self.sheet.calibrated else "uncalibrated"
 
 
 def parse_target(text: str) -> Target:
     """Parses "sim:h200x4" or "cuda:h200x4"; TargetError for anything else."""
-    known = {f"{backend}:{name}": (backend, name) for backend in BACKENDS for name in sheet_names()}
+    known = {f"{backend}:{name}": (backend, name) for backend, name in _known()}
     if text not in known:
         near = difflib.get_close_matches(text, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -46,6 +50,12 @@ def parse_target(text: str) -> Target:
 
 def all_targets() -> tuple[Target, ...]:
     """Every target, simulated ones first."""
-    return tuple(
-        parse_target(f"{backend}:{name}") for backend in BACKENDS for name in sheet_names()
-    )
+    return tuple(parse_target(f"{backend}:{name}") for backend, name in _known())
+
+
+def _known() -> Iterator[tuple[Backend, str]]:
+    """Every sheet can be simulated; a machine is measured on only if its sheet was, too."""
+    for backend in BACKENDS:
+        for name in sheet_names():
+            if backend == "sim" or load_sheet(name).calibrated:
+                yield backend, name

@@ -7,11 +7,14 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from pk_runtime.report import brief, stored_report, text
 from sandbox.labels import MEANING as LABEL_MEANING
 from sandbox.labels import Label
 from sandbox.verdict import Status, Timing, Verdict
 
 WIDTH = 100
+MOST_LINES = 60
+_OTHER_LINES, _LEAST_LINES = 16, 24  # of a correct verdict, beside its timings
 _INDENT = "  "
 _MOST_WAITS = 8
 _MOST_MESSAGES = 8
@@ -50,7 +53,7 @@ def explain(verdict: Verdict) -> list[str]:
     if not verdict.correct:
         lines.append(f"  stage: {verdict.stage}{_place(verdict.evidence)}")
     lines += ["", *_wrapped(verdict.summary)]
-    for section in (_diagnostics, _violations, _waits, _findings):
+    for section in (_diagnostics, _violations, _waits, _findings, _replays):
         lines += section(verdict.evidence)
     if verdict.timings:
         lines += ["", *_timings(verdict.timings)]
@@ -67,7 +70,8 @@ def _knobs(verdict: Verdict) -> str:
 
 
 def _place(evidence: Mapping[str, Any]) -> str:
-    words = {"shape": "shape", "world_size": "ranks", "schedule_seed": "schedule"}
+    words = {"shape": "shape", "world_size": "ranks", "schedule_seed": "schedule",
+             "schedule": "schedule"}  # fmt: skip
     names = (*words, "launch", "rank", "block", "role")
     parts = [f"{words.get(name, name)} {evidence[name]}" for name in names if name in evidence]
     return f", {', '.join(parts)}" if parts else ""
@@ -117,6 +121,16 @@ def _waits(evidence: Mapping[str, Any]) -> Iterator[str]:
         yield f"  and {len(records) - _MOST_WAITS} more that wait"
 
 
+def _replays(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """The run that failed, and the smallest one that fails in the same way."""
+    if "replay" in evidence:
+        yield ""
+        yield f"  replay: {evidence['replay']}"
+    smallest = evidence.get("smallest")
+    if isinstance(smallest, Mapping) and "replay" in smallest:
+        yield f"  smallest: {smallest['replay']}"
+
+
 def _waited_for(record: Mapping[str, Any]) -> str:
     if "mailbox" in record:
         return f"mailbox {record['mailbox']} from {record.get('source', '?')}"
@@ -153,17 +167,40 @@ def _timings(timings: Sequence[Timing]) -> Iterator[str]:
         for t in timings
     ]  # fmt: skip
     yield from _table(rows)
-    slowest = max(timings, key=lambda timing: timing.candidate_us)
-    why = slowest.detail.get("bottleneck", {})
-    if isinstance(why, Mapping) and why.get("why"):
-        yield ""
-        yield from _wrapped(f"bottleneck at {slowest.shape}: {slowest.bottleneck}. {why['why']}")
-    for timing in timings:
-        if timing.kind == "measured":
-            yield from _wrapped(_measured(timing))
-    source = slowest.detail.get("baseline")
+    yield ""
+    room = MOST_LINES - _OTHER_LINES - len(timings)
+    yield from (_INDENT + line for line in compact(timings, max(room, _LEAST_LINES)))
+    source = max(timings, key=lambda timing: timing.candidate_us).detail.get("baseline")
     if isinstance(source, str):
         yield from _wrapped(f"baseline: {source}")
+
+
+def compact(timings: Sequence[Timing], most: int = MOST_LINES) -> list[str]:
+    """What the reports of some timings say, in at most `most` lines, for people and models.
+
+    The slowest shapes are told in full, as far as there is room; the others in two lines each.
+    Timings without a report, measured or stored by an older version, are told by what they have.
+    """
+    reports = [(timing, stored_report(timing.detail)) for timing in timings]
+    told = [brief(r, t.shape) if r is not None else _without_report(t) for t, r in reports]
+    for at in sorted(range(len(told)), key=lambda i: -timings[i].candidate_us):
+        report = reports[at][1]
+        full = [] if report is None else text(report, timings[at].shape)
+        if full and sum(map(len, told)) - len(told[at]) + len(full) <= most:
+            told[at] = full
+    lines = [line for shape in told for line in shape]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"({len(lines) - most + 1} more lines are left out)"]
+    return lines
+
+
+def _without_report(timing: Timing) -> list[str]:
+    found = timing.detail.get("bottleneck")
+    why = found.get("why") if isinstance(found, Mapping) else None
+    lines = textwrap.wrap(f"bottleneck at {timing.shape}: {timing.bottleneck}. {why or ''}", WIDTH)
+    if timing.kind == "measured":
+        lines += textwrap.wrap(_measured(timing), WIDTH)
+    return lines
 
 
 def _measured(timing: Timing) -> str:
@@ -179,6 +216,9 @@ def _measured(timing: Timing) -> str:
         ]
         if medians:
             parts.append(f"{mode} {', '.join(medians)} us;")
+    between = timing.detail.get("speedup_interval")
+    if isinstance(between, list) and len(between) == 2:
+        parts.append(f"speedup between {between[0]:.2f} and {between[1]:.2f} (95 %);")
     rates = timing.detail.get("achieved")
     if isinstance(rates, Mapping):
         parts += [f"{rate:g} {name.replace('_per_', '/').replace('_', ' ')};"

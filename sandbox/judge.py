@@ -31,7 +31,8 @@ from sandbox.rules import scan
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build
-from sandbox.stages.check import Check, plan
+from sandbox.stages.check import Check
+from sandbox.stages.plan import Replay, Schedules, plan
 from sandbox.verdict import Depth, Stage, Status, Timing, Verdict
 from sandbox.versions import deciding, of_this_machine
 
@@ -79,23 +80,38 @@ class Judge:
         seed: int | None = None,
         depth: Depth = "full",
         progress: Progress | None = None,
+        trace: Path | None = None,
+        schedules: Schedules | None = None,
+        replay: Replay | str | None = None,
     ) -> Verdict:
         """The verdict on a candidate. `shapes` are those to time, by default every bench shape.
 
         `seed` repeats an earlier verdict; by default it is drawn and told only in the verdict.
         `progress(stage, detail)` is called before each step; what it raises ends the judgement.
+        `trace` has the timelines of the timed shapes written there, on `sim:` targets.
+        `schedules` is how many schedules are drawn per shape, or "exhaustive"; `replay` makes just
+        one run of an earlier verdict with the same `seed`, as its evidence names it. Both are for
+        `sim:` targets.
 
-        Raises TargetNotAvailable, UnknownShape, and ProblemError if a custom problem's file is
+        Raises TargetNotAvailable, UnknownShape, ValueError for a text that is no run of a check or
+        for a replay without a seed, and ProblemError if a custom problem's file is
         at fault: all of them mistakes of the caller, not verdicts.
         """
         if target.backend != "sim":
             self._must_run_on_gpus(problem, target)
+        if replay is not None and seed is None:
+            raise ValueError("a replay needs the seed of its verdict: inputs are drawn from it")
         report = _Guarded(progress)
-        draft = _Draft(candidate, target, depth, secrets.randbits(63) if seed is None else seed)
+        seed = secrets.randbits(63) if seed is None else seed
+        if isinstance(replay, str):
+            replay = Replay.parse(replay)
+        draft = _Draft(candidate, target, depth, seed, trace, schedules=schedules, replay=replay)
         try:
             host = self.host(problem)
             description = host.describe(target.world_size)
             names = _shapes_to_time(description, shapes)
+            if draft.replay is not None:
+                description.shape(draft.replay.shape)
             draft = dataclasses.replace(draft, shapes=names)
         except ExecutionError as error:
             return self._verdict(draft, problem, None, "infra_error", "scan", _infra(error), ())
@@ -131,13 +147,18 @@ class Judge:
         target = draft.target
         check = Check(program, self._simulator, host, target.sheet, draft.seed, report)
         small_first = [shape.name for shape in description.shapes if shape.kind == "check"]
-        evidence = check.run(plan(draft.depth, small_first, target.world_size))
+        if draft.replay is not None:
+            return check.replay(draft.replay), ()
+        todo = plan(draft.depth, small_first, target.world_size, draft.schedules)
+        evidence = check.run(todo)
         compared = {
             entry["shape"]: entry["demand"]
             for entry in evidence["checks"]
             if entry["world_size"] == target.world_size
         }
-        bench = Bench(program, self._simulator, target.sheet, report, compared)
+        bench = Bench(
+            program, draft.candidate, self._simulator, target, report, compared, draft.trace
+        )
         return evidence, bench.run(description, shapes)
 
     def _verdict(
@@ -201,7 +222,10 @@ class _Draft:
     target: Target
     depth: Depth
     seed: int
+    trace: Path | None
     shapes: tuple[str, ...] = ()
+    schedules: Schedules | None = None
+    replay: Replay | None = None
 
 
 class _Guarded:

@@ -17,7 +17,7 @@ Status = Literal[
     "infra_error",
 ]
 Stage = Literal["scan", "build", "check", "bench", "done"]
-TimingKind = Literal["simulated", "measured"]
+TimingKind = Literal["simulated", "uncalibrated", "measured"]
 Depth = Literal["quick", "full"]
 
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -30,7 +30,9 @@ class VerdictError(ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """One shape's time. `kind` says whether it was simulated or measured; times in microseconds.
+    """One shape's time, in microseconds. `kind` says whether it was simulated or measured.
+
+    `uncalibrated` is simulated from a sheet of published figures: good for ranking only.
 
     `speedup` is baseline over candidate, `roofline_fraction` roofline over candidate (at most 1).
     """
@@ -54,7 +56,7 @@ class Timing:
         """Reads what `to_json` wrote; VerdictError if it is out of form."""
         kind = _text(data, "kind")
         if kind not in get_args(TimingKind):
-            raise VerdictError(f"timing kind {kind!r} is neither simulated nor measured")
+            raise VerdictError(f"timing kind {kind!r} is none of {', '.join(get_args(TimingKind))}")
         return Timing(
             shape=_text(data, "shape"),
             kind=cast(TimingKind, kind),

@@ -43,6 +43,7 @@ missing_packages() {
   has_file '/usr/lib/postgresql/*/bin/initdb' || echo postgresql
   has redis-server || echo redis-server
   has chromium || echo chromium
+  [[ -x /usr/sbin/dockerd || -x /usr/bin/dockerd ]] || echo docker.io
   has_file '/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf' || echo fonts-dejavu-core
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -52,6 +52,16 @@ class Settings(BaseSettings):
     allow_no_isolation: bool = Field(
         default=False,
         description="Judge without a sandbox where none is available; every verdict says so.",
+    )
+    isolation: Literal["auto", "docker", "bubblewrap", "namespaces"] = Field(
+        default="auto",
+        description="Back end of the sandbox: `docker`, `bubblewrap` or `namespaces`; "
+        "`auto` takes the strongest that holds.",
+    )
+    docker_host: str = Field(
+        default="",
+        description="Address of the Docker engine for the sandbox. Empty: "
+        "`unix:///var/run/docker.sock`.",
     )
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024,

@@ -6,6 +6,7 @@ only numpy, torch and pytest are installed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from store import Settings, Store
     from tests.services import Postgres
 
+NO_ENGINE = "unix:///nonexistent/docker.sock"
+
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +28,9 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("PKFORGE_"):
             monkeypatch.delenv(name)
+    # Tests name the engine that they want; one that happens to run here changes nothing.
+    monkeypatch.setattr("sandbox.isolation.engine.DEFAULT_HOST", NO_ENGINE)
+    monkeypatch.setenv("PKFORGE_DOCKER_HOST", NO_ENGINE)
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +55,21 @@ def redis_url() -> Iterator[str]:
 
     with redis_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def docker_host() -> Iterator[str]:
+    """The address of a real Docker engine, started at the first use."""
+    from tests.docker_engine import NoEngine, docker_engine
+
+    with contextlib.ExitStack() as stack:
+        try:
+            host = stack.enter_context(docker_engine())
+        except NoEngine as error:
+            if os.geteuid() == 0:
+                raise
+            pytest.skip(str(error))
+        yield host
 
 
 @pytest.fixture

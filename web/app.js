@@ -299,7 +299,20 @@ function whyLines(timing) {
     why && `${timing.shape}: ${why}`,
     utilization && `${timing.shape}: busy ${listed(utilization, percent)}`,
     exposed && `${timing.shape}: exposed ${listed(exposed, microseconds)}`,
+    ...reportLines(timing, listed),
   ].filter(Boolean);
+}
+
+// Where the time above the floor goes, and what could change it; timings stored by older versions have no report.
+function reportLines({ shape, detail: { report } }, listed) {
+  if (!report) return [];
+  const gap = Object.fromEntries(Object.entries(report.gap).filter(([, us]) => us >= 0.05));
+  const above = microseconds(report.time_us - report.floor_us);
+  return [
+    `${shape}: ${above} above the floor of ${microseconds(report.floor_us)} (${report.binding}): ${listed(gap, microseconds)}`,
+    `${shape}: taxes of this kernel ${listed(report.taxes, microseconds)}; of PyTorch + NCCL ${listed(report.baseline_taxes, microseconds)}`,
+    ...report.knobs.map((knob) => `${shape}: try knob ${knob.name}=${knob.value}: ${knob.direction} to ${knob.values.join(" or ")}`),
+  ];
 }
 
 // --- what the address asks for ---

@@ -93,7 +93,11 @@ def open_parts(settings: Settings, store: Store, job: Job) -> Iterator[Parts]:
     """The parts of a job on this machine. Raises JobCannotRunError if it cannot run here."""
     try:
         target = parse_target(job.target)
-        executor = choose(allow_none=settings.allow_no_isolation)
+        executor = choose(
+            allow_none=settings.allow_no_isolation,
+            choice=settings.isolation,
+            docker_host=settings.docker_host,
+        )
     except TargetError as error:
         raise JobCannotRunError("unknown_target", str(error)) from error
     except IsolationUnavailable as error:

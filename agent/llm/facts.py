@@ -108,8 +108,9 @@ def _roofline_line(problem: Description, shape: ShapeInfo, target: Target) -> st
     bound = roofline_of(shape.costs, problem.peak, target.sheet)
     terms = ", ".join(f"{name} {us:.1f}" for name, us in bound.terms_us.items())
     baseline = baseline_us(shape.costs.baseline, target.sheet)
+    kind = "simulated" if target.sheet.calibrated else "uncalibrated"
     return (
         f"- {shape.name}: {terms}; bound {bound.us:.1f} ({bound.binding}), "
-        f"serial {sum(bound.terms_us.values()):.1f}; PyTorch + NCCL {baseline:.1f} (simulated), "
+        f"serial {sum(bound.terms_us.values()):.1f}; PyTorch + NCCL {baseline:.1f} ({kind}), "
         f"so at most {baseline / bound.us:.2f}x over it"
     )

@@ -16,11 +16,11 @@ from pk_runtime import guide
 from pk_runtime.candidate import Candidate
 from pk_runtime.target import Target
 from problems.description import Description
+from sandbox.explain import compact
 from sandbox.verdict import Verdict
 
 LAST_ATTEMPTS, BEST_ATTEMPTS = 5, 3
 EVIDENCE_CHARACTERS = 6_000
-DETAIL_CHARACTERS = 2_000
 HYPOTHESIS_CHARACTERS = 240
 SUMMARY_CHARACTERS = 240
 
@@ -131,9 +131,9 @@ def verdict_text(verdict: Verdict | None) -> str:
         lines.append(
             f"{timing.shape}: {timing.candidate_us:.1f} us {timing.kind}, "
             f"{timing.speedup:.3f}x over PyTorch + NCCL, "
-            f"{timing.roofline_fraction:.0%} of the roofline, "
-            f"bottleneck {timing.bottleneck}; {_cut(_json(timing.detail), DETAIL_CHARACTERS)}"
+            f"{timing.roofline_fraction:.0%} of the roofline, bottleneck {timing.bottleneck}"
         )
+    lines += compact(verdict.timings)
     lines.append(f"evidence: {_cut(_json(verdict.evidence), EVIDENCE_CHARACTERS)}")
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from api.cli.candidates import Given
     from sandbox.isolation import IsolatedExecutor
     from sandbox.problem_host import ProblemSource
+    from sandbox.stages.plan import Replay, Schedules
     from sandbox.verdict import Verdict
     from store.settings import Settings
 
@@ -46,9 +48,22 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Check one small shape only, as a search does.")
     ] = False,
+    schedules: Annotated[
+        str | None,
+        typer.Option(
+            help="How many schedules to draw per shape, or 'exhaustive'; on sim: targets."
+        ),
+    ] = None,
     replay: Annotated[
+        str | None,
+        typer.Option(
+            help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees; or a seed; "
+            "or, with --seed, the one run that a report names (shape=... schedule=...)."
+        ),
+    ] = None,
+    trace: Annotated[
         Path | None,
-        typer.Option(help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees."),
+        typer.Option(help="Write timelines of the timed shapes here, for ui.perfetto.dev."),
     ] = None,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Run without a sandbox; the verdict says so.")
@@ -58,24 +73,26 @@ def evaluate(
     """Build, check and time one kernel; prints a verdict that explains itself.
 
     Exit: 0 correct, 1 judged and not correct, 2 usage, 3 not found, 5 the judge could not work.
-    With --replay: 0 the repetition agrees, 1 it does not.
+    With --replay VERDICT: 0 the repetition agrees, 1 it does not.
     """
     from api.cli.candidates import read_candidate
     from api.cli.exits import CliError, ExitCode
     from api.cli.options import settings
-    from api.cli.replay import repeated
+    from api.cli.replay import a_run, a_seed, number_of_schedules, repeated
 
     chosen = settings(**({"allow_no_isolation": True} if no_isolation else {}))
-    first = None
-    if replay is not None:
+    first, run = None, a_run(replay, seed)
+    if replay is not None and (drawn := a_seed(replay)) is not None:
+        seed = drawn
+    elif replay is not None and run is None:
         if target or shape or knob or seed is not None or quick:
             told = "--target, --shape, --knob, --seed and --quick come from the verdict"
             raise CliError(ExitCode.USAGE, f"--replay goes without other choices: {told}")
-        given, first = repeated(replay, file, chosen)
+        given, first = repeated(Path(replay), file, chosen)
         quick = first.depth == "quick"
-    elif file is None:
-        raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
-    else:
+    if first is None:
+        if file is None:
+            raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
         given = read_candidate(file, knob or (), language)
     executor = _executor(chosen)
     verdict = _judge(
@@ -87,6 +104,9 @@ def evaluate(
         shapes=tuple(shape) if shape else given.told.shapes,
         seed=given.told.seed if seed is None else seed,
         quick=quick,
+        trace=_writable(trace),
+        schedules=number_of_schedules(schedules),
+        replay=run,
         as_json=as_json,
     )
     raise typer.Exit(_answer(verdict, first, as_json))
@@ -104,7 +124,7 @@ def _answer(verdict: Verdict, first: Verdict | None, as_json: bool) -> int:
     if as_json:
         print_json(data if agreement is None else {"verdict": data, "replay": agreement.to_json()})
     else:
-        print_verdict(data)
+        print_verdict(verdict)
         if agreement is not None:
             stdout().print(f"\n{safe(agreement.summary)}", markup=False)
     if verdict.status == "infra_error":
@@ -123,13 +143,26 @@ def _named(option: str | None, told: str | None, name: str) -> str:
     return value
 
 
+def _writable(path: Path | None) -> Path | None:
+    """The path, if a file can be written there; asked before minutes are spent."""
+    from api.cli.exits import CliError, ExitCode
+
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise CliError(ExitCode.USAGE, f"--trace: {path} cannot be written; name a new file")
+    return path
+
+
 def _executor(chosen: Settings) -> IsolatedExecutor:
     from api.cli.exits import CliError, ExitCode
     from pk_runtime.execution import ExecutionError
     from sandbox.isolation import IsolationUnavailable, choose
 
     try:
-        return choose(allow_none=chosen.allow_no_isolation)
+        return choose(
+            allow_none=chosen.allow_no_isolation,
+            choice=chosen.isolation,
+            docker_host=chosen.docker_host,
+        )
     except (IsolationUnavailable, ExecutionError) as error:
         raise CliError(ExitCode.SERVICE, f"the candidate was not run: {error}") from None
 
@@ -196,6 +229,9 @@ def _judge(
     shapes: tuple[str, ...] | None,
     seed: int | None,
     quick: bool,
+    trace: Path | None,
+    schedules: Schedules | None,
+    replay: Replay | None,
     as_json: bool,
 ) -> Verdict:
     from api.cli.exits import CliError, ExitCode
@@ -207,6 +243,10 @@ def _judge(
         machine = parse_target(target)
     except TargetError as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None
+    asked = {"--trace": trace, "--schedules": schedules, "--replay of a run": replay}
+    for option in (name for name, value in asked.items() if value is not None):
+        if machine.backend != "sim":
+            raise CliError(ExitCode.USAGE, f"{option} needs a sim: target, and {machine} is none")
     chosen.prepare()
     try:
         with (
@@ -221,6 +261,9 @@ def _judge(
                 seed=seed,
                 depth="quick" if quick else "full",
                 progress=progress,
+                trace=trace,
+                schedules=schedules,
+                replay=replay,
             )
     except UnknownShape as error:
         raise CliError(ExitCode.NOT_FOUND, str(error)) from None

@@ -196,6 +196,7 @@ def verify(job_id: JobId, timeout: Timeout = None, url: Url = None, as_json: Jso
     from api.cli.job_view import wait_for_verdict
     from api.cli.options import client
     from api.cli.verdict_view import print_verdict
+    from sandbox.verdict import Verdict
 
     with client(url) as service:
         asked = service.post(f"/v1/jobs/{_quoted(job_id)}/kernel/verify")
@@ -206,7 +207,7 @@ def verify(job_id: JobId, timeout: Timeout = None, url: Url = None, as_json: Jso
     if as_json:
         print_json(evaluation)
     else:
-        print_verdict(verdict)
+        print_verdict(Verdict.from_json(verdict))
     raise typer.Exit(ExitCode.OK if verdict["status"] == "correct" else ExitCode.NOT_CORRECT)
 
 

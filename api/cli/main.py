@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from api.cli import demo, doctor, evaluate, jobs, problems, service, targets
+from api.cli import demo, doctor, evaluate, explain, jobs, problems, service, targets
 from api.cli.console import note, safe
 from api.cli.exits import CliError, ExitCode
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("serve")(service.serve)
 app.command("worker")(service.worker)
 app.command("eval")(evaluate.evaluate)
+app.command("explain")(explain.explain)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(jobs.app, name="job")

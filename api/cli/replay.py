@@ -1,4 +1,4 @@
-"""`pkforge eval --replay`: a verdict read back, with the source it is about."""
+"""`pkforge eval --replay` and `--schedules`: what is repeated, and how often it is tried."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from api.reproduction import Reproduction
 
 if TYPE_CHECKING:
     from pk_runtime.candidate import Candidate
+    from sandbox.stages.plan import Replay, Schedules
     from sandbox.verdict import Verdict
     from store.settings import Settings
 
+MOST_SCHEDULES = 100_000
 _LARGEST_VERDICT_BYTES = 16 << 20
 
 
@@ -84,3 +86,33 @@ def _kept(verdict: Verdict, chosen: Settings) -> Candidate:
             "give the kernel's source file too: a verdict holds only its hash, and this machine "
             "has not kept it",
         ) from None
+
+
+def a_seed(text: str) -> int | None:
+    """The seed, if that is what was given."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def a_run(text: str | None, seed: int | None) -> Replay | None:
+    """The run of a check that a report names, if that is what was given; `CliError`."""
+    from sandbox.stages.plan import Replay
+
+    if text is None or "schedule=" not in text:
+        return None
+    if seed is None:
+        raise CliError(ExitCode.USAGE, "a run is repeated with its verdict's seed: give --seed too")
+    try:
+        return Replay.parse(text)
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+
+
+def number_of_schedules(text: str | None) -> Schedules | None:
+    """What --schedules asks for; `CliError`."""
+    if text is None or text == "exhaustive":
+        return "exhaustive" if text else None
+    if text.isascii() and text.isdigit() and 0 < int(text[:6]) <= MOST_SCHEDULES:
+        return int(text)
+    raise CliError(
+        ExitCode.USAGE, f"--schedules {text!r}: give 1 to {MOST_SCHEDULES}, or exhaustive"
+    )

@@ -37,7 +37,9 @@ class AttemptSummary(Schema):
         description="Its time in microseconds (geometric mean over the shapes)."
     )
     speedup: float | None = Field(description="Speedup over the baseline, likewise.")
-    kind: TimeKind | None = Field(description="Whether the times are simulated or measured.")
+    kind: TimeKind | None = Field(
+        description="Whether times are simulated, uncalibrated or measured."
+    )
     bottleneck: str | None = Field(description="What the slowest shape spends its time on.")
     cost: CostRead = Field(description="What it cost.")
     created_at: datetime = Field(description="When it was proposed (UTC).")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-TimeKind = Literal["simulated", "measured"]
+TimeKind = Literal["simulated", "uncalibrated", "measured"]
 
 Item = TypeVar("Item")
 
@@ -87,7 +87,7 @@ class TimingRead(Schema):
     """The time of one candidate on one shape."""
 
     shape: str = Field(description="Name of the shape.")
-    kind: TimeKind = Field(description="Whether the times are simulated or measured.")
+    kind: TimeKind = Field(description="Whether times are simulated, uncalibrated or measured.")
     candidate_us: float | None = Field(description="The candidate's time in microseconds.")
     baseline_us: float | None = Field(
         description="Time of PyTorch + NCCL in microseconds, of the same kind."
@@ -97,7 +97,8 @@ class TimingRead(Schema):
     roofline_fraction: float | None = Field(description="`roofline_us / candidate_us`, up to 1.")
     bottleneck: str | None = Field(description="What the time is spent on.")
     detail: dict[str, Any] = Field(
-        default_factory=dict, description="Utilization of each resource and what else was seen."
+        default_factory=dict,
+        description="What else was seen; `report` says where the time goes (docs/report.md).",
     )
 
 

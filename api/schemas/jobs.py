@@ -74,7 +74,9 @@ class BestSummary(Schema):
         description="Its time in microseconds (geometric mean over the shapes)."
     )
     speedup: float | None = Field(description="Speedup over the baseline, likewise.")
-    kind: TimeKind | None = Field(description="Whether the times are simulated or measured.")
+    kind: TimeKind | None = Field(
+        description="Whether times are simulated, uncalibrated or measured."
+    )
 
 
 class BestRead(BestSummary):

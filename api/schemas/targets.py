@@ -14,7 +14,7 @@ class TargetSummary(Schema):
 
     name: str = Field(description="Name to use in `target`, such as `sim:h200x4`.")
     backend: Literal["sim", "cuda"] = Field(description="Simulator or real GPUs.")
-    kind: TimeKind = Field(description="What its times are: simulated or measured.")
+    kind: TimeKind = Field(description="What its times are: simulated, uncalibrated or measured.")
     world_size: int = Field(description="Number of ranks.")
     title: str = Field(description="The machine in words.")
     unavailable_here: str | None = Field(

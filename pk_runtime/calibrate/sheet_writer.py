@@ -32,6 +32,7 @@ def sheet_text(record: Record, base: Sheet, name: str) -> str:
         f"architecture = {_toml(base.architecture)} # {kept}",
         f"world_size = {machine['world_size']}",
         f"multicast = {_toml(base.multicast)} # {kept}: never used, never probed",
+        f"calibrated = {_toml(base.calibrated)} # {kept}",
         "",
         *_table("chip", base.chip, _chip(machine), kept),
         *_table("peaks", base.peaks, {}, kept),
@@ -88,17 +89,16 @@ class _Findings:
     def scalars(self, base: Sheet) -> dict[str, float]:
         """[simulator]: what one run of the tool can say."""
         flag = self.what("flags", "round trip, two GPUs, red", "us")
+        # The probe's flags are releases, which the simulator counts by themselves.
+        crossing = flag / 2 - base.simulator.release_us if flag else None
         link = self.rate("tma_store", "all", max, chunk_bytes=8192)
         found: dict[str, float | None] = {
             "tensor_flops_per_us": self._tensor_rate(base),
             "hbm_bytes_per_us": _thousand(self.what("memory", "hbm copy", "gb_per_s")),
-            "hbm_latency_us": self.what("memory", "load latency, hbm", "us"),
-            "l2_bytes_per_us": _thousand(self.what("memory", "l2 read 24 MiB", "gb_per_s")),
             "l2_latency_us": self.what("memory", "load latency, l2", "us"),
             "sm_memory_bytes_per_us": _thousand(
                 self.what("memory", "l2 read 4 MiB, one", "gb_per_s")
             ),
-            "tma_latency_us": self.what("flags", "bulk load of 512 B, own", "us"),
             "mbarrier_us": self.what("flags", "mbarrier", "us"),
             "local_flag_latency_us": self.what("flags", "flag between two SMs", "us"),
             "sm_link_bytes_per_us": _thousand(self.rate("store", "pair", max, sms=1)),
@@ -108,8 +108,12 @@ class _Findings:
             "link_reduce_bytes_per_us": _thousand(
                 self.rate("tma_reduce_add_bf16", "all", max, chunk_bytes=8192)
             ),
-            "link_latency_us": flag / 2 if flag else None,
-            "flag_latency_us": flag / 2 if flag else None,
+            "link_store_bytes_per_us": _thousand(self.rate("store", "all", max, sms=self.sms)),
+            "link_load_bytes_per_us": _thousand(self.rate("load", "all", max, sms=self.sms)),
+            "sm_link_load_bytes_per_us": _thousand(self.rate("tma_load", "pair", max, sms=1)),
+            "link_latency_us": crossing if crossing and crossing > 0 else None,
+            "flag_latency_us": crossing if crossing and crossing > 0 else None,
+            "peer_latency_us": self.what("flags", "bulk load of 512 B, from a peer", "us"),
             "barrier_us": self.what("flags", "barrier of", "us"),
             "copy_engine_bytes_per_us": _thousand(self.rate("copy_engine", "staged_push", max)),
             "copy_engine_latency_us": self._copy_latency(),

@@ -2,6 +2,7 @@
 // effect, at the latest when something that needs them cannot go on.
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "schedule.h"
 
@@ -29,21 +30,21 @@ void land(pending_store& s) {
 // ones are resumed, that is the one that has waited longest.
 class functional final : public machine {
  public:
-  functional() : schedule_(make_schedule(w.ask)) {}
+  functional() : schedule_(make_schedule(w.ask.schedule)) {}
 
   void load(fiber& f, ring_core& ring, int slot, const tile_ref& tile, const tensor_ref& src, coord at) override {
     operation op(operation::load, rank_of(f));
     op.ring = &ring, op.slot = slot, op.tile = tile, op.src = src, op.at = at;
     ++ring.loads_in_flight[slot];
     std::memset(tile.data, 0xff, std::size_t(tile.rows) * tile.cols * element_bytes(tile.type));  // NaN until it lands
-    issue(std::move(op));
+    issue(f, std::move(op));
   }
 
   void store(fiber& f, std::shared_ptr<pending_store> s) override {
     operation op(operation::store, rank_of(f));
     op.stored = s;
     f.stores.push_back(std::move(s));
-    issue(std::move(op));
+    issue(f, std::move(op));
   }
 
   double load_slab(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) override {
@@ -64,19 +65,27 @@ class functional final : public machine {
     std::erase_if(f.stores, [](const auto& s) { return s->landed; });
   }
 
-  void post_signal(fiber& f, counters& c, int, int slot) override {
+  void post_signal(fiber& f, counters& c, int target, int slot) override {
     operation op(operation::signal, rank_of(f));
     op.counter = &c, op.slot = slot, op.launch = f.home->launch;
-    issue(std::move(op));
+    op.carried = order::publish(f, c, target, slot);
+    issue(f, std::move(op));
   }
 
   void ready(fiber& f, double) override { runnable_.push_back(&f); }
   void begin(int) override {}
 
-  void end(int rank) override {  // a kernel is complete only when its writes and signals are
-    for (std::size_t i = 0; i < pending_.size();)
-      if (pending_[i].rank == rank) land_at(i);
-      else ++i;
+  // A kernel is complete only when its writes and signals are.
+  void end(int rank) override { leaving_.push_back(rank), leave(); }
+
+  bool pauses_at_waits() const override { return schedule_->waits_are_steps(); }
+
+  void publish(const fiber& f, const void* what, std::uint64_t number) override {
+    if (pauses_at_waits()) handed_over_[{what, number, f.home->launch}] = f.known;
+  }
+
+  void observe(fiber& f, const void* what, std::uint64_t number) override {
+    if (pauses_at_waits()) f.known.join(handed_over_[{what, number, f.home->launch}]);
   }
 
   void run() override {
@@ -88,9 +97,10 @@ class functional final : public machine {
       const step s = schedule_->next(runnable_, pending_);
       if (s.kind == step::land) {
         land_at(s.index);
-        continue;
+        leave();
+      } else {
+        resume(*take(s.index));
       }
-      resume(*take(s.index));
       if (runnable_.empty() || schedule_->hurries()) advance_launches();
     }
     finish_run();
@@ -108,8 +118,18 @@ class functional final : public machine {
     return f;
   }
 
-  void issue(operation op) {
-    op.id = w.next_id++;
+  // Who has no blocks left and nothing pending has left the launch.
+  void leave() {
+    std::erase_if(leaving_, [this](int rank) {
+      if (std::any_of(pending_.begin(), pending_.end(), [=](const operation& op) { return op.rank == rank; })) return false;
+      launch_left(rank);
+      return true;
+    });
+  }
+
+  void issue(fiber& f, operation op) {
+    op.id = f.id + ++f.issued;
+    op.known = f.known;
     if (schedule_->lands_at_once()) perform(op);
     else pending_.push_back(std::move(op));
   }
@@ -133,6 +153,7 @@ class functional final : public machine {
     } else if (op.kind == operation::store) {
       land(*op.stored);
     } else {
+      order::arrive(*op.counter, op.slot, op.launch, op.carried);
       deliver(*op.counter, op.slot, op.launch, op.rank, 0);
     }
   }
@@ -140,6 +161,8 @@ class functional final : public machine {
   std::unique_ptr<schedule> schedule_;
   std::deque<fiber*> runnable_;
   std::vector<operation> pending_;
+  std::vector<int> leaving_;  // ranks
+  std::map<std::tuple<const void*, std::uint64_t, int>, past> handed_over_;
 };
 
 }  // namespace

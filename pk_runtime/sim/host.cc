@@ -2,7 +2,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "world.h"
+#include "explore.h"
 
 namespace pk::sim {
 
@@ -77,7 +77,11 @@ void take_part(const allocation& a, const view& v, tensor_ref& t) {
 std::int64_t boxes_of(allocation& a, const tensor_ref& t, int copy, int part) {
   static std::int64_t next = 0;
   auto [at, fresh] = a.first_box[copy].try_emplace({t.planes, t.rows, t.cols, part}, next);
-  if (fresh) next += std::int64_t(t.planes) * ceil_div(t.rows, 64) * ceil_div(t.cols * element_bytes(t.type), 128);
+  if (fresh) {
+    const auto boxes = std::int64_t(t.planes) * ceil_div(t.rows, 64) * ceil_div(t.cols * element_bytes(t.type), 128);
+    if (w.ask.warm) w.m->hold(t.owner, next, boxes);
+    next += boxes;
+  }
   return at->second;
 }
 
@@ -183,11 +187,14 @@ signal_ref bind_signals(host_state& h, const char* name, int slots, int per_laun
     }
     ++id;
   }
+  int owner = 0;
   for (auto& rank : w.ranks) {
     counters c;
     c.name = name, c.barrier = is_barrier, c.slots = slots, c.per_launch = per_launch;
+    c.rank = owner++, c.id = id;
     c.value.assign(std::size_t(2) * slots, 0);
     c.changed_at.assign(std::size_t(2) * slots, 0);
+    c.went.assign(std::size_t(2) * slots, {});
     c.from.assign(w.ask.launches, std::vector<std::uint16_t>(std::size_t(slots) * w.ask.world, 0));
     rank.signals.push_back(std::move(c));
   }
@@ -255,10 +262,16 @@ void save_outputs(int rank) {
   if (w.ask.timing) return;
   for (auto& [name, a] : w.ranks[rank].tensors) {
     if (a.scratch || a.input) continue;
-    std::ofstream file(file_name("out", w.ranks[rank].launch, rank, name), std::ios::binary);
+    const std::string path = file_name("out", w.ranks[rank].launch, rank, name);
+    std::ofstream file(path, std::ios::binary);
+    std::uint64_t hash = hashed(hash_start, path.data(), path.size());
     const std::size_t row = std::size_t(a.cols) * element_bytes(a.type);
-    for (int i = 0; i < a.planes * a.rows; ++i)
-      file.write(reinterpret_cast<const char*>(a.copies[0].data()) + i * a.pitch * element_bytes(a.type), std::streamsize(row));
+    for (int i = 0; i < a.planes * a.rows; ++i) {
+      const auto* at = reinterpret_cast<const char*>(a.copies[0].data()) + i * a.pitch * element_bytes(a.type);
+      file.write(at, std::streamsize(row));
+      hash = hashed(hash, at, row);
+    }
+    note_output(hash);
     if (!file.flush()) report_fault(nullptr, "request", "cannot write the output file of '" + name + "'");
   }
 }

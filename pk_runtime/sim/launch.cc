@@ -12,11 +12,11 @@ int rank_of(const fiber& f) { return f.home->rank; }
 int world_of(const fiber&) { return w.ask.world; }
 
 int block_of(const fiber& f) {
-  return f.home->communicator ? f.home->index - (w.ask.sms - pk_program.comm_sms) : f.home->index;
+  return f.home->communicator ? f.home->index - (w.ask.sms_of(f.home->rank) - pk_program.comm_sms) : f.home->index;
 }
 
 int blocks_of(const fiber& f) {
-  return f.home->communicator ? pk_program.comm_sms : w.ask.sms - pk_program.comm_sms;
+  return f.home->communicator ? pk_program.comm_sms : w.ask.sms_of(f.home->rank) - pk_program.comm_sms;
 }
 
 const char* name_of(role r) {
@@ -68,24 +68,58 @@ double last_entry() {
   return at;
 }
 
+void place_block(rank_state&, int rank, double at);
+// Who did nothing but enter does not count as the end of a block's work.
+void note_end(const fiber& f, block& b, rank_state& r) {
+  if (f.went.until > f.went.us[int(spent::synchronization)]) b.ended = std::max(b.ended, f.now);
+  if (f.now >= r.left_at) r.went = f.went;
+}
+
 void finish_fiber(fiber& f) {
   block& b = *f.home;
   rank_state& r = w.ranks[b.rank];
   f.done = true;
+  note_end(f, b, r);
   r.left_at = std::max(r.left_at, f.now);
   if (--b.live > 0) return;
   check_rings(b);
+  for (const int before = r.live_blocks; r.live_blocks == before && !r.to_place.empty();) place_block(r, b.rank, f.now);
   if (--r.live_blocks > 0) return;
   w.m->end(b.rank);
-  r.left = r.launch + 1;
 }
 
-// Even ranks that enter together hear of each other only after a crossing.
+// Even ranks that enter together hear of each other only after a release and a crossing.
+double door_us() {
+  if (!w.ask.timing || w.ask.world == 1) return 0;
+  return w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
+}
+
+// Every rank's last block tells its peers one after the other, the next rank first and itself last; each telling
+// waits until the one before is known to have arrived.
+double hears_of_all(int rank) {
+  double at = w.ranks[rank].left_at;
+  if (!w.ask.timing || w.ask.world == 1) return at;
+  const double first = w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
+  const double each = w.ask.parameter("release_us") + w.ask.parameter("peer_latency_us");
+  for (int source = 0; source < w.ask.world; ++source) {
+    const int turn = (rank - source + w.ask.world - 1) % w.ask.world;  // its own is the last
+    at = std::max(at, w.ranks[source].left_at + turn * each + first);
+  }
+  return at;
+}
+
 void cross_the_door(fiber& f) {
-  if (!w.ask.timing || w.ask.world == 1) return;
-  const double open = last_entry() + w.ask.parameter("flag_latency_us");
+  if (!w.ask.timing) return;
+  const double open = last_entry() + door_us();
   f.waited[int(waiting_for::peers_to_enter)] += std::max(open - f.now, 0.0);
   f.now = std::max(f.now, open);
+  charge(f, spent::synchronization, "enter");
+}
+
+// Of a launch that every rank has begun.
+void learn_of_entries(fiber& f, int launch) {
+  if (launch < 0) return;
+  for (const rank_state& r : w.ranks) f.known.join(r.began[std::size_t(launch)]);
 }
 
 void body(void* argument) {
@@ -96,11 +130,21 @@ void body(void* argument) {
     park(f, waiting_for::peers_to_enter);
   }
   if (r.peers_bound) cross_the_door(f);
+  learn_of_entries(f, r.peers_bound ? r.launch : r.launch - 1);
+  order::enter(f, r.peers_bound);
   const auto& shared = f.role == role::communicator ? f.home->comm_shared : f.home->shared;
   pk_program.run(f.role, f, r.args.data(), shared.get());
   w.m->drain(f, false);
+  order::drained(f, false);
+  order::leave(f);
   finish_fiber(f);
   for (;;) yield(f);
+}
+
+// The same in every schedule; the low bits are left to what the fiber issues.
+std::uint64_t id_of(const block& b, role which) {
+  const auto of_rank = std::uint64_t(b.launch) * max_ranks + std::uint64_t(b.rank);
+  return (of_rank << 12 | std::uint64_t(b.index)) << 28 | (std::uint64_t(which) + 1) << 24;
 }
 
 void add_fiber(rank_state& r, block& b, role which, double at) {
@@ -113,7 +157,11 @@ void add_fiber(rank_state& r, block& b, role which, double at) {
     w.free_stacks.pop_back();
   }
   f->stack_bytes = bytes;
-  f->home = &b, f->role = which, f->now = at, f->id = w.next_id++;
+  f->home = &b, f->role = which, f->now = at;
+  f->id = id_of(b, which);
+  f->known = r.began.back();
+  order::track(*f);
+  f->went.until = f->went.us[int(spent::synchronization)] = at;
   prepare(f->where, f->stack, bytes, body, f.get());
   ++b.live;
   w.m->ready(*f, at);
@@ -153,7 +201,7 @@ bool runs(const block& b, role which) {
 void add_block(rank_state& r, int rank, int index, double at) {
   auto b = std::make_unique<block>();
   b->rank = rank, b->index = index, b->launch = r.launch;
-  b->communicator = index >= w.ask.sms - pk_program.comm_sms;
+  b->communicator = index >= w.ask.sms_of(rank) - pk_program.comm_sms;
   b->tensor_free = b->tma_free = b->link_free = b->memory_free = at;
   construct_shared(*b);
   ++r.live_blocks;
@@ -163,8 +211,27 @@ void add_block(rank_state& r, int rank, int index, double at) {
   r.blocks.push_back(std::move(b));
 }
 
+void place_block(rank_state& r, int rank, double at) {
+  const int index = r.to_place.front();
+  r.to_place.pop_front();
+  add_block(r, rank, index, at);
+}
+
+std::deque<int> in_order_of_placement(int blocks) {
+  std::deque<int> order;
+  for (int i = 0; i < blocks; ++i) order.push_back(i);
+  std::mt19937_64 random(w.ask.placement);
+  for (std::size_t i = order.size(); w.ask.placement != 0 && i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  return order;
+}
+
 void start_launch(int rank, double at) {
   rank_state& r = w.ranks[rank];
+  past known;
+  if (r.launch >= 0) known = r.ended[std::size_t(r.launch)];
+  if (r.peers_bound)  // the barrier at the exit of the launch before
+    for (const rank_state& peer : w.ranks) known.join(peer.ended[std::size_t(r.launch)]);
+  r.began.push_back(std::move(known));
   for (auto& f : r.fibers) w.free_stacks.push_back(f->stack);
   r.fibers.clear();
   r.blocks.clear();
@@ -172,15 +239,19 @@ void start_launch(int rank, double at) {
   r.peers_bound = false;
   run_setup(rank);
   load_inputs(rank);
-  if (pk_program.comm_sms >= w.ask.sms)
+  order::host_begins(rank);
+  const int sms = w.ask.sms_of(rank);
+  if (pk_program.comm_sms >= sms)
     report_fault(nullptr, "setup", printf_string("comm_sms is %d and the machine has %d SMs: none is left to compute",
-                                                 pk_program.comm_sms, w.ask.sms));
+                                                 pk_program.comm_sms, sms));
   r.entered = r.launch + 1;
   r.entered_at = r.left_at = r.used.started = at;
   w.m->begin(rank);
-  for (int i = 0; i < w.ask.sms; ++i) add_block(r, rank, i, at);
+  r.to_place = in_order_of_placement(sms);
+  const int at_a_time = w.ask.resident > 0 ? std::min(w.ask.resident, sms) : sms;
+  while (r.live_blocks < at_a_time && !r.to_place.empty()) place_block(r, rank, at);
   if (r.live_blocks == 0) report_fault(nullptr, "setup", "no block of this kernel has a role to run");
-  const double open = last_entry() + (w.ask.timing ? w.ask.parameter("flag_latency_us") : 0);
+  const double open = last_entry() + door_us();
   std::vector<fiber*> waiting;
   waiting.swap(w.at_the_door);
   for (fiber* f : waiting) w.m->ready(*f, open);  // each looks again
@@ -196,6 +267,13 @@ void ring_init(ring_core& r, int depth) {
   rings.push_back(&r);
 }
 
+void launch_left(int rank) {
+  rank_state& r = w.ranks[rank];
+  r.ended.emplace_back();
+  for (const auto& f : r.fibers) r.ended.back().join(f->known);
+  r.left = r.launch + 1;
+}
+
 bool everything_finished() {
   return std::all_of(w.ranks.begin(), w.ranks.end(), [](const rank_state& r) { return r.finished == w.ask.launches; });
 }
@@ -206,12 +284,9 @@ bool advance_launches() {
     rank_state& r = w.ranks[rank];
     if (r.left > r.finished && (!r.peers_bound || all_left(r.left))) {
       r.finished = r.left;
-      double at = r.left_at;
-      if (r.peers_bound && w.ask.timing) {
-        for (const rank_state& peer : w.ranks) at = std::max(at, peer.left_at);
-        at += w.ask.parameter("flag_latency_us");
-      }
+      const double at = r.peers_bound ? hears_of_all(rank) : r.left_at;
       r.used.finished = at;
+      order::host_ends(rank, r.peers_bound);
       save_outputs(rank);
       changed = true;
     }

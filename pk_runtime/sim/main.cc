@@ -5,7 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "world.h"
+#include "explore.h"
 
 namespace pk::sim {
 
@@ -52,16 +52,26 @@ void set_alarm(double seconds) {
 
 }  // namespace
 
+void run_functional(double wall) {
+  set_alarm(wall);
+  w.m = make_functional();
+  advance_launches();
+  w.m->run();
+  std::abort();  // a run ends by its report
+}
+
 }  // namespace pk::sim
 
 int main() {
   using namespace pk::sim;
   install_handlers();
   w.ask = read_request("request.txt");
-  set_alarm(w.ask.wall_seconds);
   w.ranks.resize(std::size_t(w.ask.world));
   declare_tensors();
-  w.m = w.ask.timing ? make_timing() : make_functional();
+  if (w.ask.explore) explore();
+  if (!w.ask.timing) run_functional(w.ask.wall_seconds);
+  set_alarm(w.ask.wall_seconds);
+  w.m = make_timing();
   advance_launches();
   w.m->run();
 }

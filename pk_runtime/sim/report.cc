@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <string>
 
-#include "world.h"
+#include "race.h"
+#include "report.h"
+#include "search.h"
+#include "trace.h"
 
 namespace pk::sim {
 
@@ -24,38 +27,20 @@ std::string describe(const fiber& f) {
   return printf_string("rank %d block %d %s (launch %d)", f.home->rank, f.home->index, name_of(f.role), f.home->launch);
 }
 
-namespace {
-
-constexpr int most_waits = 64;
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') (out += '\\') += c;
-    else if (static_cast<unsigned char>(c) < 0x20) out += printf_string("\\u%04x", c);
-    else out += c;
+void write_and_exit(std::vector<std::string> fields, ending how) {
+  note_steps(w.steps);
+  // What else went wrong may well follow from a race.
+  if (how == ending::failed && race_was_found()) {
+    std::vector<std::string> race = race_fields();
+    race.insert(race.begin(), field("summary", race_summary()));
+    fields.push_back(quoted("race") + ": " + object(race));
   }
-  return out + "\"";
-}
-
-std::string field(const char* name, const std::string& text) { return quoted(name) + ": " + quoted(text); }
-std::string field(const char* name, double value) { return quoted(name) + printf_string(": %.9g", value); }
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const auto& p : parts) out += (out.empty() ? "" : ", ") + p;
-  return out;
-}
-
-std::string object(const std::vector<std::string>& fields) { return "{" + joined(fields) + "}"; }
-std::string array(const std::vector<std::string>& items) { return "[" + joined(items) + "]"; }
-
-[[noreturn]] void write_and_exit(const std::vector<std::string>& fields) {
-  std::FILE* file = std::fopen("report.json", "w");
+  std::FILE* file = std::fopen(exploring() ? finding_file : "report.json", "w");
   if (file == nullptr) _exit(70);
   const std::string text = object(fields) + "\n";
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
+  if (exploring()) end_of_branch(how == ending::finished ? branch::finished : branch::failed);
   _exit(0);  // fibers are in the middle of their work: nothing may be destroyed
 }
 
@@ -64,93 +49,18 @@ std::vector<std::string> place(const fiber& f) {
           field("launch", f.home->launch), field("line", mark_of(f.at))};
 }
 
-const fiber* partner(const fiber& f, bool producer) {
-  for (const auto& other : w.ranks[f.home->rank].fibers)
-    if (other.get() != &f && other->home == f.home && !other->done && other->ring == f.ring &&
-        (other->reason == waiting_for::free_slot) == producer)
-      return other.get();
-  return nullptr;
-}
+namespace {
 
-// A wait starts counting at what earlier launches with the same set of counters should have brought.
-std::string epoch_drift(const counters& c, const fiber& f) {
-  for (int launch = f.home->launch % 2; launch < f.home->launch && !c.barrier; launch += 2) {
-    int total = 0;
-    for (int r = 0; r < w.ask.world; ++r) total += c.from[launch][std::size_t(f.slot) * w.ask.world + r];
-    if (total != c.per_launch)
-      return printf_string("; in launch %d this counter got %d signals and setup() declares %d per launch", launch, total,
-                           c.per_launch);
+// Ends of the blocks' work, averaged: after these a part of the SMs is idle.
+std::vector<std::string> mean_ends(const rank_state& r) {
+  double last_mma = 0, ended = 0;
+  int compute = 0, working = 0;
+  for (const auto& b : r.blocks) {
+    if (!b->communicator) last_mma += b->tensor_free, ++compute;
+    if (b->ended > 0) ended += b->ended, ++working;
   }
-  return "";
-}
-
-// What the same source has posted here in this launch and nobody takes: a wrong slot shows.
-std::string left_in_box(const fiber& f) {
-  const box& b = *f.mailbox;
-  const int launch = f.home->launch;
-  std::string slots;
-  int n = 0;
-  for (int slot = 0; slot < b.slots; ++slot) {
-    const letter& l = b.letters[launch % 2][std::size_t(f.source) * b.slots + slot];
-    if (l.arrived == launch && l.taken != launch && ++n <= 4) slots += (slots.empty() ? "" : ", ") + std::to_string(slot);
-  }
-  if (n == 0) return printf_string("; rank %d has posted nothing else to it that is not taken", f.source);
-  return printf_string("; rank %d has posted to slot %s%s, which nobody has taken", f.source, slots.c_str(), n > 4 ? ", ..." : "");
-}
-
-// One waiting fiber: what it wants, what there is, and who has and has not signalled.
-std::string wait_entry(const fiber& f, std::string& sentence) {
-  std::vector<std::string> out = place(f);
-  const std::string who = describe(f);
-  if (f.reason == waiting_for::signal || f.reason == waiting_for::barrier) {
-    const counters& c = *f.counter;
-    const auto value = c.value[c.index(f.slot, f.home->launch)], base = c.base(f.home->launch);
-    const auto seen = value - std::min(value, base);
-    std::vector<std::string> counts;
-    std::vector<int> quiet;
-    for (int r = 0; r < w.ask.world; ++r) {
-      const int n = c.from[f.home->launch][std::size_t(f.slot) * w.ask.world + r];
-      counts.push_back(printf_string("%d", n));
-      if (n == 0) quiet.push_back(r);
-    }
-    // Where more are quiet than are missed, the own rank is perhaps not meant to signal.
-    const bool aside = quiet.size() > f.wanted - seen && std::erase(quiet, f.home->rank) > 0;
-    std::string silent;
-    for (int r : quiet) silent += (silent.empty() ? "" : ", ") + std::to_string(r);
-    if (aside) silent += ", nor from itself";
-    sentence = printf_string("%s waits for %s '%s' slot %d: expected %llu, seen %llu", who.c_str(),
-                             f.reason == waiting_for::signal ? "signal" : "barrier", c.name.c_str(), f.slot,
-                             static_cast<unsigned long long>(f.wanted), static_cast<unsigned long long>(seen));
-    if (const std::string drift = epoch_drift(c, f); !drift.empty()) sentence += drift;
-    else if (!silent.empty()) sentence += "; no signal from rank " + silent;
-    else if (f.reason == waiting_for::signal) sentence += "; every rank has signalled, so the expected count is too high";
-    out.insert(out.end(), {field("waits_for", f.reason == waiting_for::signal ? "signal" : "barrier"),
-                           field("signal", c.name), field("slot", f.slot), field("expected", double(f.wanted)),
-                           field("seen", double(seen)), quoted("signals_by_rank") + ": " + array(counts)});
-  } else if (f.reason == waiting_for::mailbox) {
-    sentence = printf_string("%s waits for mailbox '%s' slot %d from rank %d", who.c_str(), f.mailbox->name.c_str(), f.slot,
-                             f.source) + left_in_box(f);
-    out.insert(out.end(), {field("waits_for", "mailbox"), field("mailbox", f.mailbox->name), field("slot", f.slot),
-                           field("source", f.source)});
-  } else if (f.reason == waiting_for::peers_to_enter) {
-    sentence = who + " waits for every rank to enter the launch";
-    out.push_back(field("waits_for", "peers_to_enter"));
-  } else {
-    const bool data = f.reason == waiting_for::data;
-    const ring_core& r = *f.ring;
-    const unsigned expected = data ? r.waited + 1 : r.acquired + 1 - unsigned(r.depth);
-    const unsigned seen = data ? r.committed : r.released;
-    sentence = printf_string("%s waits for %s of ring #%d: needs %u slots %s, seen %u", who.c_str(),
-                             data ? "data" : "a free slot", r.id, expected, data ? "filled" : "released", seen);
-    if (partner(f, data) == nullptr)
-      sentence += data ? "; the role that fills it has finished or never acquires again"
-                       : "; the role that empties it has finished or never waits again";
-    out.insert(out.end(), {field("waits_for", data ? "ring_data" : "ring_slot"), field("ring", r.id),
-                           field("expected", expected), field("seen", seen)});
-  }
-  sentence += mark_of(f.at);
-  out.push_back(field("text", sentence));
-  return object(out);
+  return {field("mean_last_mma_us", last_mma / std::max(compute, 1)), field("mean_ended_us", ended / std::max(working, 1)),
+          field("ended_us", r.left_at), field("blocks", compute), field("working_blocks", working)};
 }
 
 std::string rank_usage(int rank) {
@@ -160,18 +70,33 @@ std::string rank_usage(int rank) {
   for (const auto& f : r.fibers)
     for (int i = 0; i < wait_reasons; ++i) waits[int(f->role)][i] += f->waited[i];
   static const char* reasons[] = {"", "ring_slot", "ring_data", "signal", "barrier", "peers_to_enter",
-                                  "mailbox", "load"};
+                                  "mailbox", "load", "store"};
   std::vector<std::string> waited;
   for (int role = 0; role < 4; ++role)
     for (int i = 1; i < wait_reasons; ++i)
       if (waits[role][i] > 0)
         waited.push_back(field((std::string(name_of(sim::role(role))) + "." + reasons[i]).c_str(), waits[role][i]));
-  return object({field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
+  std::vector<std::string> fields = mean_ends(r);
+  fields.insert(fields.end(), {field("finished_us", u.finished), field("last_mma_us", u.last_mma), field("tensor_busy_us", u.tensor),
                  field("vector_busy_us", u.vector), field("hbm_busy_us", u.hbm), field("l2_busy_us", u.l2),
                  field("link_out_busy_us", u.link_out), field("link_in_busy_us", u.link_in), field("flops", u.flops),
                  field("hbm_bytes", u.hbm_bytes), field("l2_bytes", u.l2_bytes), field("link_out_bytes", u.out_bytes),
                  field("link_in_bytes", u.in_bytes), field("l2_hits", u.l2_hits), field("l2_misses", u.l2_misses),
                  quoted("waited_us") + ": " + object(waited)});
+  return object(fields);
+}
+
+// What the whole time went to, along the chain of causes that ends with the last worker; see path.h. The rest of
+// time_us is the launch.
+std::string critical_path(double end) {
+  int rank = 0;
+  for (int r = 1; r < w.ask.world; ++r)
+    if (w.ranks[std::size_t(r)].left_at > w.ranks[std::size_t(rank)].left_at) rank = r;
+  path p = w.ranks[std::size_t(rank)].went;
+  p.us[int(spent::synchronization)] += end - p.until;
+  return object({field("rank", rank), field("compute_us", p.us[int(spent::compute)]),
+                 field("memory_us", p.us[int(spent::memory)]), field("link_us", p.us[int(spent::link)]),
+                 field("synchronization_us", p.us[int(spent::synchronization)])});
 }
 
 // A counter that is used gets exactly per_launch signals in every launch; otherwise a later launch starts
@@ -198,6 +123,11 @@ void check_signal_totals() {
 }  // namespace
 
 void finish_run() {
+  if (race_was_found()) {
+    std::vector<std::string> fields = race_fields();
+    fields.insert(fields.begin(), {field("outcome", "race"), field("summary", race_summary())});
+    write_and_exit(fields, ending::raced);
+  }
   check_signal_totals();
   std::vector<std::string> ranks;
   double end = 0;
@@ -207,6 +137,9 @@ void finish_run() {
   }
   std::vector<std::string> fields = {field("outcome", "finished"), field("kernel", pk_program.name),
                                      field("steps", double(w.steps)), field("comm_sms", pk_program.comm_sms)};
+  std::vector<std::string> notes;
+  for (const std::string& text : race_notes()) notes.push_back(quoted(text));
+  if (!notes.empty()) fields.push_back(quoted("notes") + ": " + array(notes));
   std::vector<std::string> asked;
   for (const rank_state& r : w.ranks) {
     std::vector<std::string> each;
@@ -215,36 +148,32 @@ void finish_run() {
   }
   fields.push_back(quoted("demand") + ": " + array(asked));
   if (w.ask.timing) {
-    fields.push_back(field("time_us", end + w.ask.parameter("launch_us")));
+    const double launch = w.ask.parameter("graph_launch_us") + w.ask.parameter("enter_us");  // before any role begins
+    fields.push_back(field("time_us", end + launch));
+    fields.push_back(field("launch_us", launch));
+    fields.push_back(quoted("path") + ": " + critical_path(end));
     fields.push_back(quoted("ranks") + ": " + array(ranks));
+    write_trace();
   }
-  write_and_exit(fields);
+  write_and_exit(fields, ending::finished);
 }
 
-void report_deadlock() {
-  std::vector<const fiber*> waiting;
-  for (const rank_state& r : w.ranks)
-    for (const auto& f : r.fibers)
-      if (!f->done) waiting.push_back(f.get());
-  // Signals and mailboxes first: rings usually wait because somebody behind them waits for a peer.
-  std::stable_sort(waiting.begin(), waiting.end(), [](const fiber* a, const fiber* b) {
-    auto order = [](const fiber* f) {
-      if (f->reason == waiting_for::peers_to_enter) return 2;
-      const bool ring = f->reason == waiting_for::data || f->reason == waiting_for::free_slot;
-      return ring ? 1 : 0;
-    };
-    return order(a) < order(b);
-  });
-  std::vector<std::string> entries;
-  std::string first;
-  for (const fiber* f : waiting) {
-    if (int(entries.size()) == most_waits) break;
-    std::string sentence;
-    entries.push_back(wait_entry(*f, sentence));
-    if (first.empty()) first = sentence;
+void write_exploration(const exploration_summary& e) {
+  std::string of_last;  // the report of the run that found something, or of the last that finished
+  if (std::FILE* file = std::fopen(e.stopped == "finding" ? finding_file : finished_file, "r")) {
+    char text[4096];
+    for (std::size_t n; (n = std::fread(text, 1, sizeof text, file)) > 0;) of_last.append(text, n);
+    std::fclose(file);
   }
-  write_and_exit({field("outcome", "deadlock"), field("summary", "nothing can run any more: " + first),
-                  field("waiting", double(waiting.size())), quoted("waits") + ": " + array(entries)});
+  std::vector<std::string> kinds;
+  for (const std::string& s : e.output_schedules) kinds.push_back(quoted(s));
+  std::vector<std::string> fields = {
+      field("outcome", "explored"), field("kernel", pk_program.name), field("schedules_run", e.run),
+      field("redundant", e.redundant), quoted("complete") + (e.complete ? ": true" : ": false"),
+      field("steps", double(e.steps)), field("stopped_by", e.stopped), field("last_schedule", e.last),
+      quoted("outputs") + ": " + array(kinds)};
+  if (!of_last.empty()) fields.push_back(quoted("last_report") + ": " + of_last);
+  write_and_exit(fields, ending::finished);
 }
 
 void report_fault(const fiber* f, const std::string& kind, const std::string& message) {
@@ -256,7 +185,7 @@ void report_fault(const fiber* f, const std::string& kind, const std::string& me
 }
 
 void report_timeout(const std::string& message) {
-  std::vector<std::string> fields = {field("outcome", "timeout"),
+  std::vector<std::string> fields = {field("outcome", "timeout"), field("class", "livelock"),
                                      field("summary", message + (w.running == nullptr ? "" : mark_of(w.running->at)))};
   if (w.running != nullptr)
     for (auto& p : place(*w.running)) fields.push_back(p);

@@ -25,8 +25,15 @@ void wake(fiber*& waiting, double at) {
 
 }  // namespace
 
+void load_landed(ring_core& r, int slot, double at) {
+  r.full_at[slot] = std::max(r.full_at[slot], at);
+  if (--r.loads_in_flight[slot] == 0 && has_data(r) && int(r.waited % r.depth) == slot)
+    wake(r.waiting_consumer, r.full_at[slot]);
+}
+
 int ring_acquire(fiber& f, ring_core& r) {
   PK_SIM_NOTE_SITE(f);
+  r.producer = &f;
   if (r.acquired != r.committed) misuse(f, r, "acquire() again before commit() of the slot that is open");
   while (int(r.acquired - r.released) >= r.depth) {
     if (r.waiting_producer != nullptr) misuse(f, r, "two roles fill the same ring");
@@ -35,10 +42,13 @@ int ring_acquire(fiber& f, ring_core& r) {
     park(f, waiting_for::free_slot);
   }
   const int slot = int(r.acquired % r.depth);
+  w.m->observe(f, &r.released, r.acquired - unsigned(r.depth));
   f.now = std::max(f.now, r.free_at[slot]);
+  follow_freed(f, r, slot);
   r.full_at[slot] = f.now;
   r.loads_in_flight[slot] = 0;
   ++r.acquired;
+  order::acquire_slot(f, r, slot);
   return slot;
 }
 
@@ -47,6 +57,7 @@ void ring_load(fiber& f, ring_core& r, const tile_ref& tile, const tensor_ref& s
   demand_load(f, tile, src.owner);
   if (r.acquired == r.committed) misuse(f, r, "load() without an acquired slot");
   check_range(f, "load", src, at, tile.rows, tile.cols);
+  order::load(f, r, int(r.committed % r.depth), tile, src, at);
   w.m->load(f, r, int(r.committed % r.depth), tile, src, at);
 }
 
@@ -55,12 +66,16 @@ void ring_commit(fiber& f, ring_core& r) {
   if (r.acquired == r.committed) misuse(f, r, "commit() without an acquired slot");
   const int slot = int(r.committed % r.depth);
   r.full_at[slot] = std::max(r.full_at[slot], f.now);
+  w.m->publish(f, &r.committed, r.committed);
+  order::commit_slot(f, r, slot);
+  slot_filled(f, r, slot);
   ++r.committed;
   if (has_data(r)) wake(r.waiting_consumer, r.full_at[r.waited % r.depth]);
 }
 
 int ring_wait(fiber& f, ring_core& r) {
   PK_SIM_NOTE_SITE(f);
+  r.consumer = &f;
   if (int(r.waited - r.released) >= r.depth) misuse(f, r, "wait() for more slots than the ring has without release()");
   while (!has_data(r)) {
     if (r.waiting_consumer != nullptr) misuse(f, r, "two roles empty the same ring");
@@ -73,7 +88,10 @@ int ring_wait(fiber& f, ring_core& r) {
     f.waited[int(waiting_for::data)] += r.full_at[slot] - f.now;
     f.now = r.full_at[slot];
   }
+  w.m->observe(f, &r.committed, r.waited);
+  follow_filled(f, r, slot);
   ++r.waited;
+  order::wait_slot(f, r, slot);
   return slot;
 }
 
@@ -81,7 +99,11 @@ void ring_release(fiber& f, ring_core& r) {
   PK_SIM_NOTE_SITE(f);
   if (r.released == r.waited) misuse(f, r, "release() of a slot that was not waited for");
   w.m->drain(f, true);
+  order::drained(f, true);
+  order::release_slot(f, r, int(r.released % r.depth));
   r.free_at[r.released % r.depth] = f.now;
+  w.m->publish(f, &r.released, r.released);
+  slot_freed(f, r, int(r.released % r.depth));
   ++r.released;
   wake(r.waiting_producer, f.now);
 }
@@ -107,13 +129,30 @@ void check_rings(const block& b) {
 void drain_reads(fiber& f) {
   PK_SIM_NOTE_SITE(f);
   w.m->drain(f, true);
+  order::drained(f, true);
+  order::meet(f);
 }
 
 void mma_issue(fiber& f, double flops) {
   demand_of(f).flops += flops;
   w.m->mma_issue(f, flops);
 }
-void mma_wait(fiber& f, int pending) { w.m->mma_wait(f, pending); }
+
+void mma_reads(fiber& f, const tile_ref& a, const tile_ref& b) {
+  PK_SIM_NOTE_SITE(f);
+  order::multiply(f, a, b);
+}
+
+void mma_wait(fiber& f, int pending) {
+  w.m->mma_wait(f, pending);
+  order::multiplied(f, pending);
+}
+
+void shared_access(fiber& f, const tile_ref& tile, bool write) {
+  PK_SIM_NOTE_SITE(f);
+  order::touch(f, tile, write);
+}
+
 void vector_work(fiber& f, double elements, double bytes) {
   demand_of(f).elements += elements;
   w.m->vector_work(f, elements, bytes);
@@ -133,6 +172,7 @@ void store_async(fiber& f, const tensor_ref& dst, coord at, const tile_ref& src,
   demand_store(f, src, dst.owner);
   auto s = std::make_shared<pending_store>();
   s->dst = dst, s->at = at, s->src = src, s->add = add;
+  order::store(f, dst, at, src, add);
   w.m->store(f, std::move(s));
 }
 
@@ -149,13 +189,20 @@ void check_signal(const fiber& f, const counters& c, const char* what, int rank,
 
 void wait_for(fiber& f, counters& c, int slot, std::uint64_t wanted, waiting_for reason) {
   const int index = c.index(slot, f.home->launch);
+  w.m->look(f);
   w.m->in_order(f);
+  f.counter = &c, f.slot = slot, f.wanted = wanted;
+  if (arithmetic()) c.waited.insert({f.home->launch, slot});
+  if (c.value[index] >= c.base(f.home->launch) + wanted && w.m->pauses_at_waits()) {
+    w.m->ready(f, f.now);
+    park(f, reason);
+  }
   while (c.value[index] < c.base(f.home->launch) + wanted) {
-    f.counter = &c, f.slot = slot, f.wanted = wanted;
     c.waiting[index].push_back(&f);
     park(f, reason);
   }
   f.now = std::max(f.now, c.changed_at[index]);
+  follow(f, c.went[index], spent::synchronization, reason == waiting_for::signal ? "wait: signal" : "wait: barrier");
 }
 
 }  // namespace
@@ -164,6 +211,7 @@ void deliver(counters& c, int slot, int launch, int from, double at) {
   const int index = c.index(slot, launch);
   ++c.value[index];
   ++c.from[launch][std::size_t(slot) * w.ask.world + from];
+  if (at >= c.changed_at[index] && w.running != nullptr) c.went[index] = w.running->went;
   c.changed_at[index] = std::max(c.changed_at[index], at);
   auto waiting = c.waiting.find(index);
   if (waiting == c.waiting.end()) return;
@@ -180,7 +228,12 @@ void signal(fiber& f, const signal_ref& s, int rank, int slot) {
   check_signal(f, own, "signal", rank, slot);
   ++demand_of(f).signals;
   w.m->drain(f, false);
-  w.m->post_signal(f, counters_of(rank, s), rank, slot);
+  order::drained(f, false);
+  order::meet(f);
+  counters& theirs = counters_of(rank, s);
+  theirs.roles |= 1u << int(f.role);
+  if (arithmetic()) theirs.sent_at[{f.home->launch, rank_of(f), slot}] = f.at;
+  w.m->post_signal(f, theirs, rank, slot);
 }
 
 void wait(fiber& f, const signal_ref& s, int slot, int count) {
@@ -188,17 +241,21 @@ void wait(fiber& f, const signal_ref& s, int slot, int count) {
   counters& c = counters_of(rank_of(f), s);
   check_signal(f, c, "wait", rank_of(f), slot);
   wait_for(f, c, slot, count < 0 ? 0 : count, waiting_for::signal);
+  order::wait(f, c, slot, count < 0 ? 0 : count);
 }
 
 void barrier(fiber& f, const signal_ref& s) {
   PK_SIM_NOTE_SITE(f);
   counters& c = counters_of(rank_of(f), s);
   w.m->drain(f, false);
+  order::drained(f, false);
+  order::meet(f);
   w.m->in_order(f);
   const std::uint64_t arrivals = std::uint64_t(w.ask.world) * blocks_of(f);
   const std::uint64_t target = (c.value[0] / arrivals + 1) * arrivals;
   for (int r = 0; r < w.ask.world; ++r) w.m->post_signal(f, counters_of(r, s), r, 0);
   wait_for(f, c, 0, target, waiting_for::barrier);
+  order::wait(f, c, 0, target);
 }
 
 }  // namespace pk::sim

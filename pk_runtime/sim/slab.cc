@@ -41,14 +41,18 @@ void use_once(const fiber& f, int& last, const std::string& what) {
 double slab_load(fiber& f, const tile_ref& v, const tensor_ref& src, coord at) {
   PK_SIM_NOTE_SITE(f);
   check_range(f, "load", src, at, v.rows, v.cols);
+  order::slab(f, src, at, v, false);
   demand_load(f, v, src.owner);
   return w.m->load_slab(f, v, src, at);
 }
 
 void slab_use(fiber& f, double ready_at) {
-  if (ready_at <= f.now) return;
-  f.waited[int(waiting_for::load)] += ready_at - f.now;
-  f.now = ready_at;
+  ready_at = w.m->arrival_of(f, ready_at);
+  if (ready_at > f.now) {
+    f.waited[int(waiting_for::load)] += ready_at - f.now;
+    f.now = ready_at;
+  }
+  charge_transfer(f, ready_at <= f.remote_until, "wait: load");
 }
 
 void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
@@ -58,6 +62,7 @@ void slab_store(fiber& f, const tensor_ref& dst, coord at, const tile_ref& v) {
   demand_store(f, v, dst.owner);
   auto s = leaving(v);
   s->dst = dst, s->at = at;
+  order::slab(f, dst, at, v, true);
   w.m->store(f, std::move(s));
 }
 
@@ -67,6 +72,7 @@ void post(fiber& f, const mailbox_ref& m, int rank, int slot, const tile_ref& v)
   box& b = box_of(rank, m);
   letter& l = b.at(rank_of(f), slot, f.home->launch);
   use_once(f, l.posted, printf_string("posts to mailbox '%s' slot %d of rank %d", b.name.c_str(), slot, rank));
+  w.m->publish(f, &l, 0);
   demand_store(f, v, rank);
   auto s = leaving(v);
   s->mail = &l, s->to = rank, s->launch = f.home->launch;
@@ -86,7 +92,9 @@ void take(fiber& f, const mailbox_ref& m, int source, int slot, const tile_ref& 
     l.waiting = &f;
     park(f, waiting_for::mailbox);
   }
+  w.m->observe(f, &l, 0);
   w.m->read_letter(f, l, v, asked);
+  follow_letter(f, l, source != rank_of(f));
 }
 
 void deliver(letter& l, int launch, const std::vector<unsigned char>& data, double at) {

@@ -30,15 +30,16 @@ from sandbox.verdict import Timing
 PROTOCOL = (
     "throughput: the judge's clock from the first start message to the last answer, graph replays "
     "of n and of 2n launches over rotating sets of tensors, their difference over n, median of "
-    "rounds that alternate with the baseline; latency: all ranks meet on the device before every "
+    "rounds in the order candidate, baseline, baseline, candidate (ABBA), confidence interval of "
+    "the ratio by bootstrap over rounds; latency: all ranks meet on the device before every "
     "launch, maximum over ranks, median over launches; outputs poisoned before and compared after "
     "every round"
 )
 BASELINE = "PyTorch + NCCL (multicast off), measured in the same run, in a CUDA graph"
 EAGER_BASELINE = "PyTorch + NCCL (multicast off), measured in the same run, eager: {why}"
-ROUNDS = 5
+ROUNDS = 6
 _EAGER_ROUNDS = 3
-_LATENCY_LAUNCHES, _LATENCY_REPLAYS = 40, 3
+_LATENCY_LAUNCHES, _LATENCY_REPLAYS = 56, 2
 _LEAST_LATENCY_LAUNCHES = 4
 _WARM_S = 0.2
 _SLACK = 0.999
@@ -207,14 +208,23 @@ class _Shape:
     def _round(
         self, number: int, graph: str, size: Size, baseline: dict[Kind, Size], *, quiet: bool
     ) -> None:
-        case = self._case
-        case.poison()
+        candidate_first = number % 2 == 0
+        if candidate_first:
+            self._time_candidate(number, graph, size, quiet=quiet)
+        self._time_baseline(number, baseline)
+        if not candidate_first:
+            self._time_candidate(number, graph, size, quiet=quiet)
+
+    def _time_candidate(self, number: int, graph: str, size: Size, *, quiet: bool) -> None:
+        self._case.poison()
         once = self._replay(graph, size.replays)
         twice = self._replay(graph, 2 * size.replays)
         self._samples.candidate.append(clock.per_launch_us(once, twice, size.launches))
         self._must_be_right(f"round {number}", "race")
         if quiet:
             self._must_be_quiet(self._replay(graph, size.replays))
+
+    def _time_baseline(self, number: int, baseline: dict[Kind, Size]) -> None:
         for kind, chosen in baseline.items():
             if kind == "eager" and "graph" in baseline and number >= _EAGER_ROUNDS:
                 continue
@@ -301,6 +311,9 @@ class _Shape:
                 "protocol": PROTOCOL,
                 "baseline": BASELINE if graphed else EAGER_BASELINE.format(why=self._no_graph),
                 "throughput": throughput,
+                "speedup_interval": clock.ratio_interval(
+                    self._samples.graph or self._samples.eager, self._samples.candidate
+                ),
                 "latency": latency,
                 "sets": size.sets,
                 "launches": size.launches,

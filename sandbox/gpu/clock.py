@@ -10,9 +10,11 @@ to the end of the launch, by device events.
 """
 
 import math
+import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 MOST_OVERHEAD_S = 300e-6
 RUN_S = 20e-3  # what n launches should take: the overhead is at most 1 % of 2n
@@ -22,26 +24,36 @@ _MOST_LAUNCHES = 512
 LATENCY_SLACK = 1.15
 
 
+_RESAMPLES = 2000
+_CONFIDENCE = 0.95
+
+
 class ClockError(ValueError):
     """Times that cannot be: not finite, negative, or of another number of ranks or iterations."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and tenth and ninetieth percentile, in microseconds, of `count` samples."""
+    """Median and tenth and ninetieth percentile, in microseconds, and the samples as they came."""
 
     median_us: float
     p10_us: float
     p90_us: float
-    count: int
+    samples_us: tuple[float, ...]
 
-    def to_json(self) -> dict[str, float]:
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.samples_us)
+
+    def to_json(self) -> dict[str, Any]:
         """The figures as JSON, rounded to nanoseconds."""
         return {
             "median_us": round(self.median_us, 3),
             "p10_us": round(self.p10_us, 3),
             "p90_us": round(self.p90_us, 3),
             "count": self.count,
+            "samples_us": [round(sample, 3) for sample in self.samples_us],
         }
 
 
@@ -63,8 +75,30 @@ def spread(samples_us: Sequence[float]) -> Spread:
         statistics.median(ordered),
         ordered[round(0.1 * last)],
         ordered[round(0.9 * last)],
-        len(ordered),
+        tuple(samples_us),
     )
+
+
+def ratio_interval(baseline_us: Sequence[float], candidate_us: Sequence[float]) -> list[float]:
+    """The 95 % confidence interval of the ratio of medians, [low, high].
+
+    Percentile bootstrap (Efron 1979) over rounds: what was measured side by side is drawn together,
+    so that what both share, such as a clock that slows down, does not widen the interval. Lists of
+    different length are cut to the shorter. Draws are seeded: the same samples, the same answer.
+    """
+    rounds = list(zip(baseline_us, candidate_us, strict=False))
+    if not rounds:
+        raise ClockError("there are no usable samples")
+    draw = random.Random(len(rounds))
+    ratios = []
+    for _ in range(_RESAMPLES):
+        picked = draw.choices(rounds, k=len(rounds))
+        ratios.append(
+            statistics.median(b for b, _ in picked) / statistics.median(c for _, c in picked)
+        )
+    ratios.sort()
+    tail = round((1 - _CONFIDENCE) / 2 * (_RESAMPLES - 1))
+    return [round(ratios[tail], 4), round(ratios[-1 - tail], 4)]
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:

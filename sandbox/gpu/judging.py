@@ -30,6 +30,7 @@ from sandbox.isolation import (
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages import check as simulated
 from sandbox.stages.build import build
+from sandbox.stages.plan import plan as simulated_plan
 from sandbox.verdict import Depth, Timing
 
 # Every single wait of a kernel; nothing a healthy kernel waits for takes a thousandth of this.
@@ -159,7 +160,7 @@ class GpuJudging:
         check = simulated.Check(program, self._simulator, host, target.sheet, seed, progress)
         names = [s.name for s in host.describe(target.world_size).shapes if s.kind == "check"]
         try:
-            check.run(simulated.plan("quick", names, target.world_size))
+            check.run(simulated_plan("quick", names, target.world_size))
         except StageFailed as failed:
             failed.evidence["found_by"] = "simulator"
             text = failed.evidence["summary"]

@@ -1,7 +1,9 @@
 """Isolation back ends: how untrusted programs are run, and what is really enforced."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Literal, TypeVar
 
 from sandbox.isolation.base import (
     Capabilities,
@@ -10,6 +12,7 @@ from sandbox.isolation.base import (
     SandboxFault,
 )
 from sandbox.isolation.bubblewrap import BubblewrapExecutor
+from sandbox.isolation.docker import DockerExecutor
 from sandbox.isolation.namespaces import NamespaceExecutor
 from sandbox.isolation.none import UnisolatedExecutor
 from sandbox.isolation.probe import Finding, probe
@@ -18,15 +21,20 @@ from sandbox.isolation.session import Session
 __all__ = [
     "BubblewrapExecutor",
     "Capabilities",
+    "Choice",
+    "DockerExecutor",
     "Finding",
     "IsolatedExecutor",
     "IsolationUnavailable",
+    "Look",
     "NamespaceExecutor",
     "SandboxFault",
     "Session",
     "UnisolatedExecutor",
+    "backends",
     "choose",
     "choose_for_sessions",
+    "look_at",
     "probe",
 ]
 
@@ -37,13 +45,36 @@ _FIX = (
 )
 
 
-def choose(*, allow_none: bool = False) -> IsolatedExecutor:
-    """The first back end that a hostile mini-suite cannot break: bubblewrap, then namespaces.
+Choice = Literal["auto", "docker", "bubblewrap", "namespaces"]
+Maker = Callable[[], IsolatedExecutor]
+
+
+def backends(choice: Choice = "auto", docker_host: str = "") -> dict[str, Maker]:
+    """What makes each back end that `choice` allows, by name, strongest first.
+
+    Docker starts containers with gVisor's runsc where its engine has that runtime.
+    """
+    all_of_them: dict[str, Maker] = {
+        "runsc": partial(DockerExecutor, docker_host, "runsc"),
+        "docker": partial(DockerExecutor, docker_host),
+        "bubblewrap": BubblewrapExecutor,
+        "namespaces": NamespaceExecutor,
+    }
+    chosen = {"auto": set(all_of_them), "docker": {"runsc", "docker"}}.get(choice, {choice})
+    return {name: maker for name, maker in all_of_them.items() if name in chosen}
+
+
+def choose(
+    *, allow_none: bool = False, choice: Choice = "auto", docker_host: str = ""
+) -> IsolatedExecutor:
+    """The strongest back end that a hostile mini-suite cannot break, of those `choice` allows.
 
     `allow_none` is a person's explicit wish to run candidates without isolation, and gives just
     that. Otherwise raises IsolationUnavailable, with the fix, rather than anything weaker.
     """
-    return UnisolatedExecutor() if allow_none else _first(BubblewrapExecutor, NamespaceExecutor)
+    if allow_none:
+        return UnisolatedExecutor()
+    return _first(backends(choice, docker_host).values())
 
 
 def choose_for_sessions() -> NamespaceExecutor:
@@ -51,25 +82,44 @@ def choose_for_sessions() -> NamespaceExecutor:
 
     Raises IsolationUnavailable, with the fix, where it does not hold.
     """
-    return _first(NamespaceExecutor)
+    return _first((NamespaceExecutor,))
 
 
 Backend = TypeVar("Backend", bound=IsolatedExecutor)
 
 
-def _first(*kinds: Callable[[], Backend]) -> Backend:
-    refused, fix = [], ""
-    for kind in kinds:
-        try:
-            executor = kind()
-        except IsolationUnavailable as error:
-            refused.append(error.reason)
-            fix = f"{error.fix.rstrip('.')}, or accept the risk with --no-isolation."
-            continue
-        failed = [finding for finding in probe(executor) if not finding.ok]
-        if not failed:
-            return executor
-        found = "; ".join(f"{finding.name}: {finding.detail}" for finding in failed[:4])
-        refused.append(f"the sandbox of {executor.name} does not hold on this machine ({found})")
-        fix = _FIX
-    raise IsolationUnavailable("; ".join(dict.fromkeys(refused)), fix)
+@dataclass(frozen=True)
+class Look(Generic[Backend]):
+    """One back end as found on this machine: its executor if it holds, else why not and a fix."""
+
+    executor: Backend | None
+    reason: str = ""
+    fix: str = ""
+
+
+def look_at(maker: Callable[[], Backend]) -> Look[Backend]:
+    """Makes a back end and runs the hostile mini-suite against it (a second; docker: several)."""
+    try:
+        executor = maker()
+    except IsolationUnavailable as error:
+        return Look(None, error.reason, error.fix)
+    failed = [finding for finding in probe(executor) if not finding.ok]
+    if not failed:
+        return Look(executor)
+    found = "; ".join(f"{finding.name}: {finding.detail}" for finding in failed[:4])
+    reason = f"the sandbox of {executor.name} does not hold on this machine ({found})"
+    return Look(None, reason, _FIX)
+
+
+def _first(makers: Iterable[Callable[[], Backend]]) -> Backend:
+    reasons, fix = [], ""
+    for maker in makers:
+        look = look_at(maker)
+        if look.executor is not None:
+            return look.executor
+        reasons.append(look.reason)
+        fix = look.fix
+    instead = "accept the risk with --no-isolation"
+    if instead not in fix:
+        fix = f"{fix.rstrip('.')}, or {instead}."
+    raise IsolationUnavailable("; ".join(dict.fromkeys(reasons)), fix)

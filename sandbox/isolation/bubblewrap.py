@@ -55,6 +55,9 @@ class BubblewrapExecutor(LaunchedExecutor):
         for path in system:
             arguments += ["--ro-bind", path, path]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
+        # The first process is bwrap: same user, and without the filter. Whoever could write to its
+        # memory would be rid of the filter, so nothing of it can be reached by a path.
+        arguments += ["--size", "4096", "--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
         scratch = Path(TMP, "scratch")
         arguments += ["--bind", str(scratch / "tmp"), TMP, "--bind", str(scratch / "shm"), _SHM]
         binds = [(path, f"{TMP}/ro/{index}", "--ro-bind")

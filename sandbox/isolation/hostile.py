@@ -56,6 +56,8 @@ def attempts(facts: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "more processes than allowed": lambda: _forks(facts["processes"] + 8),
         "processes within the limit": lambda: _forks(4),
         "sight of other processes": _others,
+        "memory of the first process": lambda: open("/proc/1/mem", "rb").close(),
+        "memory of its own": lambda: open("/proc/self/mem", "rb").close(),
         "limits of the first process": lambda: resource.prlimit(1, resource.RLIMIT_CORE),
         "limits of its own": lambda: resource.prlimit(0, resource.RLIMIT_CORE),
         "settings of the kernel": lambda: open("/proc/sys/kernel/hostname", "a").close(),

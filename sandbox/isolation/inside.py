@@ -91,7 +91,7 @@ def _first_process(spec: "Specification", status: int, owner: "int | None") -> N
     failure, failed = os.pipe()
     command = os.fork()
     if command == 0:
-        _become_command(spec, failed)
+        become_command(spec, failed)
     _close_all_but(failure, status)  # the streams and the channel are the command's alone
     while True:
         pid, outcome = os.wait()
@@ -176,7 +176,7 @@ def _make_place(path: str, is_folder: bool) -> None:
 # --- the command --------------------------------------------------------------------------------
 
 
-def _become_command(spec: "Specification", failed: int) -> None:
+def become_command(spec: "Specification", failed: int) -> None:
     """The other half of a fork: becomes the command, or writes to `failed`; never returns."""
     try:
         os.setsid()

@@ -1,12 +1,13 @@
 """What the back ends share that work through the launcher: control groups, limits, the view."""
 
+import math
 import os
 import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pk_runtime.execution import Command, Completed, ExecutionError
+from pk_runtime.execution import Command, Completed, ExecutionError, Limits
 from sandbox.isolation import cgroup, seccomp
 from sandbox.isolation.base import Capabilities, IsolationUnavailable, SandboxFault
 from sandbox.isolation.watch import Watch
@@ -16,8 +17,9 @@ TMP = "/tmp"  # noqa: S108 - inside the sandbox; also where the launcher stages 
 BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": TMP, "TMPDIR": TMP,
             "LANG": "C.UTF-8", "USER": "sandbox", "LOGNAME": "sandbox"}  # fmt: skip
 
-_SCRATCH_FILES = 65536
-_OPEN_FILES = 1024
+SCRATCH_FILES = 65536
+OPEN_FILES = 1024
+
 _OPEN_FILES_OF_DRIVER = 16384  # libcuda opens its nodes again for many of its mappings
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
@@ -64,7 +66,7 @@ class LaunchedExecutor:
             user=f"uid {INSIDE_UID}" + ("" if self._uid == 0 else ", which outside is the judge's"),
             processes=pids.describe() if pids else "RLIMIT_NPROC",
             memory=memory.describe() if memory else "RLIMIT_AS of each process, their sum watched",
-            disk=f"one tmpfs with a size limit and {_SCRATCH_FILES} files",
+            disk=f"one tmpfs with a size limit and {SCRATCH_FILES} files",
             seccomp=f"deny list, {len(self._filter) // 8} instructions",
             nested_namespaces=nested_namespaces,
         )
@@ -90,7 +92,7 @@ class LaunchedExecutor:
             "workdir": str(command.workdir),
             "read_only": [str(path) for path in command.read_only],
             "scratch_bytes": command.limits.file_bytes,
-            "scratch_files": _SCRATCH_FILES,
+            "scratch_files": SCRATCH_FILES,
             "procs_files": [str(path) for path in group.procs_files],
             "rlimits": self._rlimits(command),
             "seccomp": self._filter.hex(),
@@ -101,17 +103,25 @@ class LaunchedExecutor:
     def _rlimits(self, command: Command, *, driver: bool = False) -> list[tuple[int, int]]:
         """Resource limits; those that a driver's library would run into are not, or hardly, set."""
         limits = command.limits
-        values = [
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_FSIZE, limits.file_bytes),
-            (resource.RLIMIT_NOFILE, _OPEN_FILES_OF_DRIVER if driver else _OPEN_FILES),
-            (resource.RLIMIT_MSGQUEUE, 0),
-        ]
+        values = rlimits(limits, _OPEN_FILES_OF_DRIVER if driver else OPEN_FILES)
         if "pids" not in self._controllers:
             values.append((resource.RLIMIT_NPROC, limits.processes))
         if "memory" not in self._controllers and not driver:
             values.append((resource.RLIMIT_AS, limits.memory_bytes))
         return values
+
+
+def rlimits(limits: Limits, open_files: int = OPEN_FILES) -> list[tuple[int, int]]:
+    """The resource limits of each process that every sandbox sets."""
+    values = [
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, open_files),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ]
+    if limits.cpu_s is not None:
+        values.append((resource.RLIMIT_CPU, math.ceil(limits.cpu_s)))
+    return values
 
 
 def check_paths(command: Command, devices: Sequence[Path] = ()) -> None:

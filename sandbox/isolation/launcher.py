@@ -58,18 +58,22 @@ _PARTS = ("mirror", "mounts", "process", "inside", "launcher")  # what is used c
 _SECCOMP_FD, _BWRAP_STATUS_FD = 3, 4
 _MARGIN_NS = 20_000_000  # files written this shortly before the start count as changed
 
-_modules: "tuple[tuple[str, CodeType], ...]" = ()
+_modules: "dict[str, tuple[str, CodeType]]" = {}
 
 
-def payload(specification: "Specification") -> bytes:
-    """What `BOOTSTRAP` expects on standard input; compiled once per process."""
-    global _modules
-    if not _modules:
-        _modules = tuple(map(_compiled, _PARTS))
-    return marshal.dumps((_modules, specification))
+def payload(specification: "Specification", parts: "tuple[str, ...]" = _PARTS) -> bytes:
+    """What `BOOTSTRAP` expects on standard input; the last of `parts` has `main`."""
+    return marshal.dumps((tuple(map(_compiled, parts)), specification))
 
 
 def _compiled(name: str) -> "tuple[str, CodeType]":
+    """A part, compiled once per process."""
+    if name not in _modules:
+        _modules[name] = _compile(name)
+    return _modules[name]
+
+
+def _compile(name: str) -> "tuple[str, CodeType]":
     path = os.path.join(os.path.dirname(__file__), f"{name}.py")
     with open(path, encoding="utf-8") as file:
         return f"{__package__}.{name}", compile(file.read(), name, "exec")

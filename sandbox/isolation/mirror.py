@@ -10,7 +10,7 @@ import os
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _COPY_BYTES = 1 << 26
-_MAX_DEPTH = 16
+MAX_DEPTH = 16
 _PAGE_BYTES = 4096
 
 
@@ -24,11 +24,11 @@ class Mirror:
 
     def fill(self, source: int, target: int, at: tuple[str, ...] = ()) -> None:
         """Copies all of the work folder; ValueError for anything but folders and files."""
-        for entry in _entries(source):
+        for entry in entries_of(source):
             here = (*at, entry.name)
             if entry.is_dir(follow_symlinks=False):
                 os.mkdir(entry.name, 0o755, dir_fd=target)
-                inner, outer = _open(target, entry.name), _open(source, entry.name)
+                inner, outer = open_folder(target, entry.name), open_folder(source, entry.name)
                 _give(inner, self._owner)
                 self.fill(outer, inner, here)
                 os.close(inner)
@@ -47,21 +47,21 @@ class Mirror:
 
         Files untouched since the filling and older than `since` (ns) are not written again.
         """
-        entries = {entry.name: entry for entry in _entries(source)}
-        for old in _entries(target):
+        entries = {entry.name: entry for entry in entries_of(source)}
+        for old in entries_of(target):
             new = entries.get(old.name)
             is_folder = old.is_dir(follow_symlinks=False)
             if new is None or new.is_symlink() or new.is_dir() != is_folder:
-                _remove(target, old.name, is_folder)
+                remove(target, old.name, is_folder)
         for name, entry in entries.items():
             here = (*at, name)
-            if entry.is_dir(follow_symlinks=False) and len(here) < _MAX_DEPTH:
+            if entry.is_dir(follow_symlinks=False) and len(here) < MAX_DEPTH:
                 try:
                     os.mkdir(name, 0o755, dir_fd=target)
                 except FileExistsError:
                     pass
                 os.chmod(name, 0o700, dir_fd=source)  # it may be closed even to its owner
-                outer, inner = _open(source, name), _open(target, name)
+                outer, inner = open_folder(source, name), open_folder(target, name)
                 self.bring_back(outer, inner, since, here)
                 os.close(outer)
                 os.close(inner)
@@ -77,11 +77,13 @@ class Mirror:
         return found.st_nlink == 1 and self._room >= 0
 
 
-def _open(folder: int, name: str) -> int:
+def open_folder(folder: int, name: str) -> int:
+    """A folder in an open folder, opened without following links."""
     return os.open(name, FOLDER, dir_fd=folder)
 
 
-def _entries(folder: int) -> list[os.DirEntry[str]]:
+def entries_of(folder: int) -> list[os.DirEntry[str]]:
+    """What is in an open folder."""
     with os.scandir(folder) as entries:
         return list(entries)
 
@@ -89,9 +91,9 @@ def _entries(folder: int) -> list[os.DirEntry[str]]:
 def tree_bytes(folder: int) -> int:
     """What the files of an open folder take at most in a tmpfs, in bytes."""
     total = 0
-    for entry in _entries(folder):
+    for entry in entries_of(folder):
         if entry.is_dir(follow_symlinks=False):
-            inner = _open(folder, entry.name)
+            inner = open_folder(folder, entry.name)
             total += tree_bytes(inner)
             os.close(inner)
         else:
@@ -117,13 +119,14 @@ def _copy_file(source: int, target: int, name: str) -> int:
     return writer
 
 
-def _remove(folder: int, name: str, is_folder: bool) -> None:
+def remove(folder: int, name: str, is_folder: bool) -> None:
+    """Deletes an entry of an open folder, with all that it holds."""
     if not is_folder:
         os.unlink(name, dir_fd=folder)
         return
-    inner = _open(folder, name)
-    for entry in _entries(inner):
-        _remove(inner, entry.name, entry.is_dir(follow_symlinks=False))
+    inner = open_folder(folder, name)
+    for entry in entries_of(inner):
+        remove(inner, entry.name, entry.is_dir(follow_symlinks=False))
     os.close(inner)
     os.rmdir(name, dir_fd=folder)
 

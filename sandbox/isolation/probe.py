@@ -21,7 +21,7 @@ from sandbox.isolation.interpreter import interpreter_paths
 MUST_BE_ALLOWED = frozenset({
     "loopback inside", "socket pair", "the work folder", "own environment", "write to /tmp",
     "write to /dev/shm", "disk within the limit", "a harmless system call", "threads",
-    "a subprocess", "processes within the limit", "limits of its own",
+    "a subprocess", "processes within the limit", "limits of its own", "memory of its own",
 })  # fmt: skip
 _MIB = 1 << 20
 _LIMITS = Limits(20.0, 256 * _MIB, processes=24, output_bytes=_MIB, file_bytes=16 * _MIB)

@@ -10,7 +10,8 @@ from sandbox.isolation.mounts import check, libc, write
 
 MAX_DESCRIPTORS = 4096
 
-_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP = 1, 4, 22
+SET_DUMPABLE = 4
+_SET_PDEATHSIG, _SET_SECCOMP = 1, 22
 _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 24, 38, 47
 _AMBIENT_CLEAR_ALL, _SECCOMP_FILTER = 4, 2
 _CAPSET, _CAPABILITY_VERSION = 126, 0x20080522
@@ -42,7 +43,9 @@ def set_limits(limits: "list[tuple[int, int]]") -> None:
         hard = resource.getrlimit(number)[1]
         if hard != resource.RLIM_INFINITY:
             value = min(value, hard)
-        resource.setrlimit(number, (value, value))
+        # CPU time: first the signal that says so, a second later the one that cannot be ignored
+        most = value + 1 if number == resource.RLIMIT_CPU and value != hard else value
+        resource.setrlimit(number, (value, most))
 
 
 def default_signals() -> None:
@@ -61,7 +64,7 @@ def give_up_privileges(owner: "int | None") -> None:
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     check(libc.syscall(_CAPSET, header, bytes(24)), "give up capabilities")
     prctl(_SET_NO_NEW_PRIVS, 1)
-    prctl(_SET_DUMPABLE, 0)
+    prctl(SET_DUMPABLE, 0)
 
 
 def filter_system_calls(program: bytes) -> None:

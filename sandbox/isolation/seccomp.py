@@ -1,12 +1,16 @@
-"""The system calls a candidate may not make, as a BPF program assembled without libseccomp.
+"""The system calls a candidate may not make: a BPF program, assembled without libseccomp, and the
+same list in Docker's words.
 
 Namespaces do not cover everything: vsock sockets leave a network namespace, io_uring and ptrace
 reach the kernel and PID 1. x86-64 only; another architecture in the process is killed.
 """
 
 import errno
+import json
 import platform
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL_PROCESS, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -43,8 +47,7 @@ class UnsupportedArchitecture(RuntimeError):  # noqa: N818 - names the state
 
 def program() -> bytes:
     """The filter for `bwrap --seccomp`; raises UnsupportedArchitecture elsewhere than x86-64."""
-    if platform.machine() != "x86_64":
-        raise UnsupportedArchitecture(f"no system call filter for {platform.machine()}")
+    _require_x86_64()
     denied = _returning(_FAIL | errno.EPERM)
     lines = [
         _line(_LOAD, _ARCH_AT),
@@ -76,6 +79,47 @@ def program() -> bytes:
     for number in sorted(DENIED.values()):
         lines += [_line(_JUMP_EQUAL, number, no=1), denied]
     return b"".join([*lines, _returning(_ALLOW)])
+
+
+def docker_profile() -> str:
+    """The filter for `docker run --security-opt seccomp=FILE`, as JSON; raises as `program`.
+
+    Docker kills what uses another architecture. It has no "any of these bits" and takes several
+    conditions on one argument as alternatives, so flags and families are listed one by one.
+    """
+    _require_x86_64()
+    rules = [
+        _rule(list(DENIED), errno.EPERM),
+        _rule(["clone3"], errno.ENOSYS),
+        _rule(["prlimit64"], errno.EPERM, _condition(0, "SCMP_CMP_NE", 0)),
+        *(_rule(["clone"], errno.EPERM, _condition(0, "SCMP_CMP_MASKED_EQ", flag, flag))
+          for flag in _bits(_CLONE_NEW_FLAGS)),
+        *(_rule(["socket"], errno.EPERM, _condition(0, "SCMP_CMP_EQ", family))
+          for family in range(max(_SOCKET_FAMILIES.values()))
+          if family not in _SOCKET_FAMILIES.values()),
+        _rule(["socket"], errno.EPERM,
+              _condition(0, "SCMP_CMP_GT", max(_SOCKET_FAMILIES.values()))),
+    ]  # fmt: skip
+    return json.dumps({
+        "defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64"], "syscalls": rules
+    })  # fmt: skip
+
+
+def _require_x86_64() -> None:
+    if platform.machine() != "x86_64":
+        raise UnsupportedArchitecture(f"no system call filter for {platform.machine()}")
+
+
+def _rule(names: list[str], error: int, *conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error, "args": conditions}
+
+
+def _condition(argument: int, operation: str, value: int, masked: int = 0) -> dict[str, Any]:
+    return {"index": argument, "op": operation, "value": value, "valueTwo": masked}
+
+
+def _bits(mask: int) -> Iterator[int]:
+    yield from (1 << bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
 def allowing_all() -> bytes:

@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pk_runtime.baseline import SOURCE, baseline_us
-from pk_runtime.sheet import Sheet
+from pk_runtime.baseline import baseline_taxes, baseline_us, source
+from pk_runtime.candidate import Candidate, declared_knobs, resolved_knobs
+from pk_runtime.knob_advice import advice
+from pk_runtime.report import Report, candidate_taxes
 from pk_runtime.simulator import COMPUTE_SMS, Simulator, TensorSpec, TimingRun
+from pk_runtime.target import Target
+from pk_runtime.trace import Trace, write_chrome
 from problems.description import Description, ShapeInfo
 from problems.roofline import Roofline, roofline_of
 from sandbox.stages import Progress, StageFailed
@@ -35,21 +39,35 @@ _WALL_S = 60.0
 
 @dataclass(frozen=True)
 class Bench:
-    """One program to be timed on one hardware sheet.
+    """One program, built from `candidate`, to be timed on one target.
 
     `compared` is what each rank asked for at the shapes that the check stage compared, by name.
     """
 
     program: Path
+    candidate: Candidate
     simulator: Simulator
-    sheet: Sheet
+    target: Target
     progress: Progress
     compared: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
+    trace: Path | None = None
 
     def run(self, description: Description, shapes: Sequence[str]) -> tuple[Timing, ...]:
-        """The timing of each shape; StageFailed if a run fails or is too good to be true."""
+        """The timing of each shape; StageFailed if a run fails or is too good to be true.
+
+        With `trace`, the timelines of all shapes are written there as Chrome trace events, also
+        those before a failure.
+        """
         smaller = self._smaller(description)
-        return tuple(self._shape(description, description.shape(name), smaller) for name in shapes)
+        timelines: dict[str, Trace] = {}
+        try:
+            return tuple(
+                self._shape(description, description.shape(name), smaller, timelines)
+                for name in shapes
+            )
+        finally:
+            if self.trace is not None:
+                write_chrome(self.trace, timelines)
 
     def _smaller(self, description: Description) -> tuple[ShapeInfo, TimingRun]:
         """The largest check shape, timed; those compared must do there what they did."""
@@ -72,54 +90,87 @@ class Bench:
             _must_be_none(missing, where, {"shape": shape.name})
 
     def _timed(
-        self, shape: ShapeInfo, world_size: int, compute_sms: int | None = None
+        self,
+        shape: ShapeInfo,
+        world_size: int,
+        compute_sms: int | None = None,
+        timelines: dict[str, Trace] | None = None,
     ) -> TimingRun:
         run = self.simulator.timing(
             self.program,
             inputs=_specs(shape.inputs),
             outputs=_specs(shape.outputs),
             world_size=world_size,
-            sheet=self.sheet,
+            sheet=self.target.sheet,
             compute_sms=compute_sms,
             wall_s=_WALL_S,
+            trace=self.trace is not None and timelines is not None,
         )
+        if run.timeline is not None and timelines is not None:
+            timelines[f"{shape.name} {self.target.timing_kind}"] = run.timeline
         where = f"timing shape {shape.name} on {world_size} ranks"
-        if run.outcome != "finished" or run.bottleneck is None:
-            outcome = "fault" if run.outcome == "finished" else run.outcome
-            status, evidence = failure(outcome, run.diagnosis, where)
+        if run.outcome != "finished":
+            status, evidence = failure(run.outcome, run.diagnosis, where)
             raise StageFailed("bench", status, {**evidence, "shape": shape.name})
         return run
 
     def _shape(
-        self, description: Description, shape: ShapeInfo, smaller: tuple[ShapeInfo, TimingRun]
+        self,
+        description: Description,
+        shape: ShapeInfo,
+        smaller: tuple[ShapeInfo, TimingRun],
+        timelines: dict[str, Trace],
     ) -> Timing:
         self.progress("bench", {"shape": shape.name})
-        run = self._timed(shape, description.world_size)
+        run = self._timed(shape, description.world_size, timelines=timelines)
         where = f"timing shape {shape.name} on {description.world_size} ranks"
-        assert run.bottleneck is not None, "a run that finished has one"
-        roof = roofline_of(shape.costs, description.peak, self.sheet)
+        roof = roofline_of(shape.costs, description.peak, self.target.sheet)
         self._must_be_physical(run, shape, roof, where)
         before, small = smaller
         if before.costs.nvlink_bytes > 0:
             factor = shape.costs.nvlink_bytes / before.costs.nvlink_bytes
             missing = grows_less(small.diagnosis, run.diagnosis, factor, description.world_size)
             _must_be_none(missing, where, {"shape": shape.name, "candidate_us": run.time_us})
-        baseline = baseline_us(shape.costs.baseline, self.sheet)
+        report = self._report(run, shape, roof)
+        baseline = report.baseline_us
         return Timing(
             shape=shape.name,
-            kind="simulated",
+            kind=self.target.timing_kind,
             candidate_us=run.time_us,
             baseline_us=baseline,
             speedup=baseline / run.time_us,
             roofline_us=roof.us,
             roofline_fraction=roof.us / run.time_us,
-            bottleneck=run.bottleneck.name,
+            bottleneck=report.bottleneck.name,
             detail={
-                "bottleneck": bounded(run.bottleneck.to_json()),
+                "bottleneck": bounded(report.bottleneck.to_json()),
+                "report": bounded(report.to_json()),
                 "roofline": {"binding": roof.binding, "terms_us": dict(roof.terms_us)},
-                "baseline": SOURCE,
+                "baseline": source(self.target.sheet),
                 "dims": dict(shape.dims),
             },
+        )
+
+    def _report(self, run: TimingRun, shape: ShapeInfo, roof: Roofline) -> Report:
+        sheet, costs = self.target.sheet, shape.costs
+        assert run.bottleneck is not None  # of every run that finished
+        assert run.path is not None
+        knobs = declared_knobs(self.candidate.source)
+        return Report(
+            kind=self.target.timing_kind,
+            target=str(self.target),
+            time_us=run.time_us,
+            floor_us=roof.us,
+            binding=roof.binding,
+            path=run.path,
+            gap=run.path.less(min(roof.us, run.time_us), roof.binding),
+            baseline_us=baseline_us(costs.baseline, sheet),
+            baseline_taxes=baseline_taxes(costs.baseline, costs.hbm_bytes, sheet),
+            taxes=candidate_taxes(
+                run.diagnosis, run.path, costs.hbm_bytes, sheet.simulator.hbm_bytes_per_us
+            ),
+            bottleneck=run.bottleneck,
+            knobs=advice(run.bottleneck.name, knobs, resolved_knobs(self.candidate)),
         )
 
     def _must_be_physical(

@@ -11,15 +11,22 @@ STATUS_OF: Mapping[Outcome, Status] = {
     "fault": "crashed",
     "timeout": "timeout",
     "dirty": "race",
+    "race": "race",
 }
-_NEXT = {
+_NEXT: Mapping[Outcome, str] = {
     "deadlock": (
         "Look for a signal that is never sent, a wait with a wrong slot or count, or roles that "
         "loop over different numbers of tasks."
     ),
-    "crashed": "The place says which role and block; the message says which limit was broken.",
+    "fault": "The place says which role and block; the message says which limit was broken.",
     "timeout": "Look for a loop without end; every role must come to its end in every launch.",
-    "race": "Signal each counter exactly as often per launch as setup() declares.",
+    "dirty": "Signal each counter exactly as often per launch as setup() declares.",
+    "race": (
+        "Two accesses to the same memory that nothing orders; the result may be right here and "
+        "wrong on another machine or day. Let the role that makes the first one signal after it, "
+        "and the role that makes the second one, or one that hands it the work through a ring, "
+        "wait for that signal."
+    ),
 }
 _MAX_TEXT = 2000
 _MAX_ITEMS = 64
@@ -34,8 +41,10 @@ def failure(
     clean = bounded(report)
     summary = str(clean.pop("summary", "")).strip() or f"the run ended in a {outcome}"
     clean.pop("outcome", None)
+    if isinstance(cause := clean.get("cause"), str) and cause:
+        summary += f". This is a {clean.get('class')}: {cause}"
     waits = clean.pop("waits", None)
-    evidence = {"summary": f"{summary} ({where}). {_NEXT[status]}", **clean}
+    evidence = {"summary": f"{summary} ({where}). {_NEXT[outcome]}", **clean}
     if isinstance(waits, list) and waits:
         evidence["waits"] = waits
     return status, evidence

@@ -16,7 +16,7 @@ from tests.api.serving import Api, asgi
 @pytest.fixture
 def steady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     """An application whose sandbox counts as looked at: the real suite is tested elsewhere."""
-    monkeypatch.setattr(checks, "check_isolation", lambda *, allow_none: _isolation(ok=True))
+    monkeypatch.setattr(checks, "check_isolation", lambda _: _isolation(ok=True))
     with asgi(Settings(home=tmp_path / "home")) as api:
         yield api
 
@@ -68,7 +68,7 @@ def test_a_stale_database_is_named(steady: Api) -> None:
 
 
 def test_a_missing_sandbox_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "check_isolation", lambda *, allow_none: _isolation(ok=False))
+    monkeypatch.setattr(checks, "check_isolation", lambda _: _isolation(ok=False))
     with asgi(Settings(home=tmp_path)) as api:
         response = api.get("/readyz")
     assert (response.status_code, response.json()["failed"]) == (503, ["isolation"])

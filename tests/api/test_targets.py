@@ -11,6 +11,8 @@ def test_targets_say_whether_their_times_are_simulated(api: Api) -> None:
     items = {item["name"]: item for item in api.get("/v1/targets").json()["items"]}
     assert items["sim:h200x4"]["kind"] == "simulated"
     assert items["cuda:h200x4"]["kind"] == "measured"
+    assert items["sim:h100x8"]["kind"] == items["sim:b200x8"]["kind"] == "uncalibrated"
+    assert not {"cuda:h100x8", "cuda:b200x8"} & set(items)
     assert items["sim:h200x4"]["world_size"] == 4
     assert items["sim:h200x2"]["world_size"] == items["cuda:h200x2"]["world_size"] == 2
 

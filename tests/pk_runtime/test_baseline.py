@@ -2,7 +2,14 @@
 
 import pytest
 
-from pk_runtime.baseline import BaselineWork, baseline_us, collective_us, gemm_us
+from pk_runtime.baseline import (
+    BaselineWork,
+    baseline_taxes,
+    baseline_us,
+    collective_us,
+    gemm_us,
+    source,
+)
 from pk_runtime.sheet import Sheet, SheetError, load_sheet
 
 MIB = 1 << 20
@@ -116,3 +123,57 @@ def test_no_work_is_refused(sheet: Sheet, work: BaselineWork) -> None:
 def test_an_unknown_collective_is_refused(sheet: Sheet) -> None:
     with pytest.raises(SheetError, match="no table for 'gossip'"):
         baseline_us(BaselineWork(None, "gossip", 1), sheet)
+
+
+@pytest.mark.parametrize("name", ["b200x8", "h100x8"])
+def test_what_is_modelled_from_published_figures_meets_published_times(name: str) -> None:
+    """Above the sizes where the published runs are bound by eager launches."""
+    sheet = load_sheet(name)
+    met = 0
+    for table in sheet.fused:
+        if table.implementation != "cublas_nccl":
+            continue
+        for m, n, k, published in table.m_n_k_us:
+            if m < 8192:
+                continue
+            shard = 2 * (m * n if table.op == "gemm_reduce_scatter" else m * k) // 8
+            op = "reduce_scatter" if table.op == "gemm_reduce_scatter" else "all_gather"
+            us = baseline_us(BaselineWork((m, n, k), op, shard), sheet)
+            assert us == pytest.approx(published, rel=0.06), (table.op, m)
+            met += 1
+    assert met >= 2
+
+
+def test_the_taxes_of_a_gemm_with_a_collective(sheet: Sheet) -> None:
+    m, n, k = 8192, 8192, 2048
+    work = BaselineWork((m, n, k), "reduce_scatter", 32 * MIB)
+    least = 2.0 * (m * k + k * n) + 32 * MIB
+    taxes = baseline_taxes(work, least, sheet)
+    gemm, collective = gemm_us(m, n, k, sheet), collective_us("reduce_scatter", 32 * MIB, sheet)
+    assert taxes.launch == sheet.gemm_model.launch_us + sheet.simulator.graph_launch_us
+    assert taxes.bulk_synchronous == pytest.approx(
+        min(gemm - sheet.gemm_model.launch_us, collective - sheet.simulator.graph_launch_us)
+    )
+    # The 128 MiB result is written by the GEMM and read by the collective.
+    assert taxes.locality == pytest.approx(2 * 128 * MIB / sheet.simulator.hbm_bytes_per_us)
+
+
+def test_what_fits_into_l2_is_not_read_again(sheet: Sheet) -> None:
+    m, n, k = 1024, 1024, 512
+    work = BaselineWork((m, n, k), "reduce_scatter", 2 * m * n // 4)
+    least = 2.0 * (m * k + k * n) + 2 * m * n / 4
+    taxes = baseline_taxes(work, least, sheet)
+    assert taxes.locality == pytest.approx(2 * m * n / sheet.simulator.hbm_bytes_per_us)
+
+
+def test_a_collective_alone_waits_for_its_ranks_and_its_copies_are_locality(sheet: Sheet) -> None:
+    work = BaselineWork(None, "all_to_all", 16 * MIB, copies=(16 * MIB, 16 * MIB))
+    taxes = baseline_taxes(work, 2 * 16 * MIB, sheet)
+    assert taxes.launch == 3 * sheet.simulator.graph_launch_us
+    assert taxes.bulk_synchronous == pytest.approx(9.8 - sheet.simulator.graph_launch_us)
+    assert taxes.locality == pytest.approx(4 * 16 * MIB / sheet.simulator.hbm_bytes_per_us)
+
+
+def test_the_source_of_a_baseline_says_if_nothing_was_measured(sheet: Sheet) -> None:
+    assert "measured" in source(sheet)
+    assert "uncalibrated" in source(load_sheet("h100x8"))

@@ -194,9 +194,10 @@ def test_a_sheet_has_what_was_measured_and_marks_the_rest(tmp_path: Path) -> Non
     assert simulator.link_pair_bytes_per_us == 352e3
     assert simulator.link_out_bytes_per_us == 344e3
     assert simulator.link_reduce_bytes_per_us == 311e3
-    assert simulator.flag_latency_us == 0.75
+    assert simulator.flag_latency_us == pytest.approx(0.75 - base.simulator.release_us)
     assert simulator.copy_engine_latency_us == 7.5
     assert simulator.l2_latency_us == base.simulator.l2_latency_us
+    assert simulator.enter_us == base.simulator.enter_us
     assert list(sheet.copy_engine.pair_bytes_us) == [(2048, 7.5), (1 << 30, 2700.0)]
     assert list(sheet.gemms.m_n_k_us) == [(64, 64, 64, 5.0)]
     assert collective_us("all_reduce", 8192, sheet) == pytest.approx(9.0)

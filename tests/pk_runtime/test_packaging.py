@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pk_runtime.sheet import sheet_names
+
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {".h", ".cc", ".cu", ".toml", ".py"}
 
@@ -21,5 +23,5 @@ def test_the_wheel_holds_headers_engine_kernels_and_sheets(tmp_path: Path) -> No
         if path.suffix in NEEDED
     }
     assert there <= packed
-    sheets = {f"pk_runtime/sheets/{name}.toml" for name in ("h200x2", "h200x4")}
+    sheets = {f"pk_runtime/sheets/{name}.toml" for name in sheet_names()}
     assert {"pk_runtime/include/pk/pk.h"} | sheets <= packed

@@ -28,7 +28,7 @@ def changed(tmp_path: Path) -> Callable[[str, str], Path]:
 
 
 def test_the_shipped_sheets_load() -> None:
-    assert sheet_names() == ("h200x2", "h200x4")
+    assert sheet_names() == ("b200x8", "h100x8", "h200x2", "h200x4")
     for name, world in (("h200x2", 2), ("h200x4", 4)):
         sheet = load_sheet(name)
         assert (sheet.name, sheet.world_size, sheet.multicast) == (name, world, False)
@@ -55,7 +55,7 @@ def test_the_simulator_gets_plain_positive_numbers() -> None:
     assert parameters["barrier_us"] == 1.475
 
 
-@pytest.mark.parametrize("name", ["h200x2", "h200x4"])
+@pytest.mark.parametrize("name", sheet_names())
 def test_every_collective_of_the_baseline_is_there(name: str) -> None:
     sheet = load_sheet(name)
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
@@ -64,7 +64,7 @@ def test_every_collective_of_the_baseline_is_there(name: str) -> None:
         sheet.collective("broadcast")
 
 
-@pytest.mark.parametrize("name", ["h200x2", "h200x4"])
+@pytest.mark.parametrize("name", sheet_names())
 def test_measured_rates_stay_below_the_nominal_ones(name: str) -> None:
     sheet = load_sheet(name)
     rates = [rate for table in sheet.transfers for _, rate in table.sms_gb_per_s]
@@ -73,10 +73,44 @@ def test_measured_rates_stay_below_the_nominal_ones(name: str) -> None:
     assert sheet.simulator.hbm_bytes_per_us < sheet.peaks.hbm_gb_per_s * 1e3
 
 
+UNCALIBRATED = tuple(name for name in sheet_names() if not load_sheet(name).calibrated)
+
+
+def test_machines_that_were_not_measured_say_so() -> None:
+    assert UNCALIBRATED == ("b200x8", "h100x8")
+    for name in UNCALIBRATED:
+        sheet = load_sheet(name)
+        assert (sheet.world_size, sheet.multicast) == (8, False)
+        assert "not calibrated" in sheet.source
+        assert "uncalibrated" in sheet.title
+
+
+@pytest.mark.parametrize("name", UNCALIBRATED)
+def test_every_published_value_says_where_it_is_from(name: str) -> None:
+    origin = re.compile(r"# (nominal|paper|chart|published|h200x4|estimate|by definition)\b")
+    plain = {"name", "title", "source", "architecture", "world_size", "multicast", "calibrated"}
+    plain |= {"op", "library", "implementation", "mode", "mechanism", "pattern", "m", "n"}
+    text = (SHIPPED.parent / f"{name}.toml").read_text()
+    lines = [line for line in text.splitlines() if " = " in line and line[0] not in "#["]
+    assert len(lines) > 70
+    for line in lines:
+        assert line.split(" = ")[0] in plain or origin.search(line), line
+
+
 def test_every_value_of_two_gpus_says_where_it_is_from() -> None:
     text = (SHIPPED.parent / "h200x2.toml").read_text()
     origin = re.compile(r" # (measured \d{4}-\d\d-\d\d|from h200x4|fit: |fit to |never used)")
-    plain = {"name", "title", "source", "world_size", "op", "library", "implementation", "mode"}
+    plain = {
+        "name",
+        "title",
+        "source",
+        "world_size",
+        "calibrated",
+        "op",
+        "library",
+        "implementation",
+        "mode",
+    }
     plain |= {"mechanism", "pattern", "chunk_bytes", "m", "n"}
     lines = [line for line in text.splitlines() if " = " in line and line[0] not in "#["]
     assert len(lines) > 200
@@ -85,8 +119,8 @@ def test_every_value_of_two_gpus_says_where_it_is_from() -> None:
 
 
 def test_an_unknown_sheet_lists_the_known_ones() -> None:
-    with pytest.raises(SheetError, match="Known sheets: h200x2, h200x4"):
-        load_sheet("b200x8")
+    with pytest.raises(SheetError, match="Known sheets: b200x8, h100x8, h200x2"):
+        load_sheet("h100x4")
     with pytest.raises(SheetError, match="no such sheet"):
         load_sheet("../h200x4")
 

@@ -7,6 +7,8 @@ from pk_runtime.target import TargetError, all_targets, parse_target
 
 def test_every_target_prints_as_it_is_parsed() -> None:
     assert [str(target) for target in all_targets()] == [
+        "sim:b200x8",
+        "sim:h100x8",
         "sim:h200x2",
         "sim:h200x4",
         "cuda:h200x2",
@@ -18,15 +20,25 @@ def test_every_target_prints_as_it_is_parsed() -> None:
 
 
 def test_times_are_simulated_or_measured() -> None:
-    kinds = {target.backend: target.timing_kind for target in all_targets()}
-    assert kinds == {"sim": "simulated", "cuda": "measured"}
+    kinds = {(t.backend, t.sheet.calibrated): t.timing_kind for t in all_targets()}
+    assert kinds == {
+        ("sim", True): "simulated", ("sim", False): "uncalibrated", ("cuda", True): "measured"
+    }  # fmt: skip
+
+
+def test_a_machine_nobody_measured_is_no_place_to_measure() -> None:
+    assert parse_target("sim:h100x8").world_size == 8
+    with pytest.raises(TargetError, match="Did you mean"):
+        parse_target("cuda:h100x8")
 
 
 @pytest.mark.parametrize(
     "text", ["", "sim", "sim:", "h200x4", "sim:h100", "SIM:h200x4", "sim:../x"]
 )
 def test_an_unknown_target_lists_the_known_ones(text: str) -> None:
-    with pytest.raises(TargetError, match="Known targets: sim:h200x2, sim:h200x4, cuda:h200x2"):
+    with pytest.raises(
+        TargetError, match="Known targets: sim:b200x8, sim:h100x8, sim:h200x2, sim:h200x4, cuda"
+    ):
         parse_target(text)
 
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.isolation import BubblewrapExecutor, IsolatedExecutor, NamespaceExecutor
+from sandbox.isolation import (
+    BubblewrapExecutor,
+    DockerExecutor,
+    IsolatedExecutor,
+    NamespaceExecutor,
+)
 from sandbox.judge import Judge
 
 
@@ -23,7 +28,13 @@ def namespaces() -> NamespaceExecutor:
     return NamespaceExecutor()
 
 
-@pytest.fixture(params=["bubblewrap", "namespaces"])
+@pytest.fixture(scope="session")
+def docker(docker_host: str) -> DockerExecutor:
+    """The isolating executor that asks a Docker engine."""
+    return DockerExecutor(docker_host)
+
+
+@pytest.fixture(params=["bubblewrap", "namespaces", pytest.param("docker", marks=pytest.mark.slow)])
 def isolating(request: pytest.FixtureRequest) -> IsolatedExecutor:
     """Every isolating executor of this machine in turn."""
     executor: IsolatedExecutor = request.getfixturevalue(request.param)

@@ -8,27 +8,48 @@ from pathlib import Path
 import pytest
 
 from pk_runtime.execution import LocalExecutor
-from sandbox.isolation import BubblewrapExecutor, NamespaceExecutor, UnisolatedExecutor
-from tests.sandbox.conformance import CASES, Case
-from tests.sandbox.conformance_isolation import ISOLATED
+from sandbox.isolation import (
+    BubblewrapExecutor,
+    DockerExecutor,
+    NamespaceExecutor,
+    UnisolatedExecutor,
+)
+from tests.sandbox import (  # noqa: F401 - each adds to the list
+    conformance_commands,
+    conformance_escapes,
+    conformance_isolation,
+    conformance_judges,
+)
+from tests.sandbox.conformance import BEHAVIOURS, Behaviour
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 USER = 12345
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_local(case: Case, folder: Path) -> None:
-    case(LocalExecutor(), folder)
+def every_one(behaviour: Behaviour) -> str:
+    return behaviour.case.__name__
 
 
-@pytest.mark.parametrize("case", CASES + ISOLATED, ids=lambda case: case.__name__)
-def test_bubblewrap(case: Case, bubblewrap: BubblewrapExecutor, folder: Path) -> None:
-    case(bubblewrap, folder)
+@pytest.mark.parametrize("behaviour", [b for b in BEHAVIOURS if not b.isolated], ids=every_one)
+def test_local(behaviour: Behaviour, folder: Path) -> None:
+    behaviour.case(LocalExecutor(), folder)
 
 
-@pytest.mark.parametrize("case", CASES + ISOLATED, ids=lambda case: case.__name__)
-def test_namespaces(case: Case, namespaces: NamespaceExecutor, folder: Path) -> None:
-    case(namespaces, folder)
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=every_one)
+def test_bubblewrap(behaviour: Behaviour, bubblewrap: BubblewrapExecutor, folder: Path) -> None:
+    behaviour.case(bubblewrap, folder)
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=every_one)
+def test_namespaces(behaviour: Behaviour, namespaces: NamespaceExecutor, folder: Path) -> None:
+    behaviour.case(namespaces, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=every_one)
+def test_docker(behaviour: Behaviour, docker: DockerExecutor, folder: Path) -> None:
+    behaviour.case(docker, folder)
 
 
 def test_no_isolation_is_the_local_executor() -> None:
@@ -39,7 +60,8 @@ def test_no_isolation_is_the_local_executor() -> None:
 
 
 def test_the_list_is_long_enough() -> None:
-    assert len(CASES + ISOLATED) >= 45
+    names = [behaviour.name for behaviour in BEHAVIOURS]
+    assert len(set(names)) == len(names) >= 45
 
 
 @pytest.mark.slow

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sandbox.explain import MEANING, NEXT, WIDTH, explain
-from sandbox.verdict import STATUSES, Status
-from tests.sandbox.test_verdict import VERDICT
+from sandbox.explain import MEANING, MOST_LINES, NEXT, WIDTH, compact, explain
+from sandbox.verdict import STATUSES, Status, Timing
+from tests.pk_runtime.test_report import REPORT
+from tests.sandbox.test_verdict import TIMING, VERDICT
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -64,3 +65,36 @@ def test_compiler_messages_and_violations() -> None:
 def test_no_isolation_is_said_loudly() -> None:
     lines = explain(replace(VERDICT, isolation={"isolated": False}))
     assert any("isolation: NONE" in line for line in lines)
+
+
+def _timing(shape: str, us: float, **detail: object) -> Timing:
+    return replace(TIMING, shape=shape, candidate_us=us, detail=detail)
+
+
+def test_many_shapes_fit_into_sixty_lines_and_the_slowest_is_told_in_full() -> None:
+    timings = [_timing(f"m{n}", float(n), report=REPORT.to_json()) for n in range(1, 21)]
+    lines = compact(timings)
+    assert len(lines) <= MOST_LINES
+    assert sum(line.startswith("  taxes") for line in lines) >= 1
+    told = "\n".join(lines)
+    assert all(f"m{n} on sim:h200x4" in told for n in range(1, 21))
+    assert "gap" in told[told.index("m20 on") :]
+
+
+def test_more_shapes_than_lines_are_cut_and_counted() -> None:
+    lines = compact([_timing(f"m{n}", 1.0, report=REPORT.to_json()) for n in range(100)])
+    assert len(lines) == MOST_LINES
+    assert lines[-1] == "(141 more lines are left out)"
+
+
+def test_a_correct_verdict_is_a_screenful() -> None:
+    timings = tuple(_timing(f"m{n}", float(n), report=REPORT.to_json()) for n in range(1, 5))
+    assert len(explain(replace(VERDICT, timings=timings))) <= MOST_LINES
+
+
+def test_an_uncalibrated_time_says_so() -> None:
+    report = replace(REPORT, kind="uncalibrated").to_json()
+    timing = replace(_timing("m1", 9.0, report=report), kind="uncalibrated")
+    text = "\n".join(explain(replace(VERDICT, timings=(timing,))))
+    assert "uncalibrated  9.0 us" in text
+    assert "UNCALIBRATED" in text

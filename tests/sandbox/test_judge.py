@@ -95,8 +95,19 @@ def test_full_depth_goes_over_all_shapes_and_world_sizes(judge: Judge) -> None:
     assert checked == {(shape, world) for shape in ("tiny", "odd", "default") for world in (2, 4)}
     for entry in verdict.evidence["checks"]:
         small = entry["shape"] != "default"
-        assert entry["schedules"][:2] == [0, 1] if small else entry["schedules"][0] > 1
-        assert len(set(entry["schedules"])) == (8 if small else 1)
+        strategies = [text.partition(":")[0] for text in entry["schedules"]]
+        if not small:
+            assert strategies == ["random"]
+            continue
+        assert strategies[:2] == ["eager", "latest"]
+        assert sorted(strategies[2:]) == ["pct"] * 3 + ["random"] * 3
+        assert len(set(entry["schedules"])) == 8
+        assert ("orders" in entry) == (entry["shape"] == "tiny")
+        if entry["shape"] == "tiny":
+            assert entry["orders"] == {
+                "run": 1, "complete": True, "stopped_by": "", "redundant": 0
+            }  # fmt: skip
+    assert "All 1 orders of synchronization of tiny on 4 ranks pass." in verdict.summary
 
 
 def test_work_left_out_where_nothing_is_compared(judge: Judge) -> None:

@@ -14,8 +14,7 @@ import pytest
 from pk_runtime.execution import Command, ExecutionError, Limits
 from sandbox.isolation import NamespaceExecutor, SandboxFault, Session
 from sandbox.isolation.interpreter import interpreter_paths
-from tests.sandbox.conformance import MIB, SURVIVOR, alive, gone
-from tests.sandbox.test_isolation import left_groups
+from tests.sandbox.conformance import MIB, SURVIVOR, alive, gone, left_groups
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ANSWER_S = 20.0

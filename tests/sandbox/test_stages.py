@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from pk_runtime.simulator import Outcome
-from sandbox.stages.check import derive, plan
+from sandbox.stages.check import derive
 from sandbox.stages.diagnosis import bounded, failure
+from sandbox.stages.plan import Replay, plan
 from sandbox.verdict import Status
 
 
@@ -18,6 +19,20 @@ def test_plans() -> None:
     assert (full.shapes, full.world_sizes, full.launches) == (("tiny", "odd", "default"), (2, 4), 3)
     assert plan("full", ["tiny"], 2).world_sizes == (2,)
     assert plan("full", ["tiny"], 1).world_sizes == (1,)
+    assert plan("quick", ["tiny"], 4, 20).drawn_schedules == 20
+    long = plan("full", ["tiny", "odd"], 4, "exhaustive")
+    assert (long.shapes, long.world_sizes) == (("tiny",), (2, 4))
+    assert long.search_wall_s > full.search_wall_s
+    assert long.orders > full.orders
+
+
+def test_a_run_of_a_check_has_a_name_that_is_read_back() -> None:
+    text = "shape=tiny ranks=4 launches=3 compute_sms=5 schedule=pct:7:3:0"
+    assert str(Replay.parse(text)) == text
+    assert Replay.parse(text).schedule.strategy == "pct"
+    for bad in ("", "tiny", text + " x=1", text.replace("4", "0"), text.replace("pct", "never")):
+        with pytest.raises(ValueError, match=r"is no (run|schedule)"):
+            Replay.parse(bad)
 
 
 def test_derived_seeds_differ_and_repeat() -> None:
@@ -30,7 +45,13 @@ def test_derived_seeds_differ_and_repeat() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
-    [("deadlock", "deadlock"), ("fault", "crashed"), ("timeout", "timeout"), ("dirty", "race")],
+    [
+        ("deadlock", "deadlock"),
+        ("fault", "crashed"),
+        ("timeout", "timeout"),
+        ("dirty", "race"),
+        ("race", "race"),
+    ],
 )
 def test_outcomes_become_statuses(outcome: Outcome, status: Status) -> None:
     report = {"outcome": outcome, "summary": "what happened", "rank": 3, "waits": [{"rank": 1}]}

@@ -112,15 +112,12 @@ def test_a_store_is_published_by_what_follows_it(
     program = compiler.simulator(kernel(body(PUSH.format(**{**empty, **places}))))
     x = [torch.randn(100, 100).to(BF16) for _ in range(world)]
     inputs = [[{"x": t} for t in x]] * 3
-    seen = []
     for seed in range(6):
         found = run(simulator, program, sheet, inputs, {"y": (100, 100)}, seed=seed)
-        assert found.outcome == "finished", found.diagnosis
-        seen += [
-            torch.equal(ranks[r]["y"], x[r - 1]) for ranks in found.outputs for r in range(world)
-        ]
-    assert all(seen) == right
-    assert any(seen)  # a race is right when copies happen to be fast
+        assert found.outcome == ("finished" if right else "race"), found.diagnosis
+        for ranks in found.outputs:
+            for r in range(world):
+                assert torch.equal(ranks[r]["y"], x[r - 1])
 
 
 # The second load overwrites registers whose store may still be on its way.

@@ -105,6 +105,8 @@ def test_faster_links_help_what_links_bound(
         sheet.simulator,
         link_out_bytes_per_us=2 * sheet.simulator.link_out_bytes_per_us,
         link_in_bytes_per_us=2 * sheet.simulator.link_in_bytes_per_us,
+        link_store_bytes_per_us=2 * sheet.simulator.link_store_bytes_per_us,
+        link_load_bytes_per_us=2 * sheet.simulator.link_load_bytes_per_us,
     )
     faster = dataclasses.replace(sheet, simulator=scalars)
     twice = _predict(compiler, simulator, faster, "allreduce", dims, number=1)
@@ -144,3 +146,51 @@ def test_a_deadlock_is_found_without_arithmetic(
     )
     assert run.outcome == "deadlock"
     assert "no signal from rank 1" in run.diagnosis["summary"]
+
+
+def test_a_signal_after_every_small_tile_costs_the_link(
+    compiler: Compiler, simulator: Simulator, sheet: Sheet
+) -> None:
+    dims = {"M": 2048, "N": 1024}
+    small = _predict(compiler, simulator, sheet, "reducescatter", dims)
+    large = _predict(compiler, simulator, sheet, "reducescatter", dims, cols=256, depth=4)
+    free = dataclasses.replace(
+        sheet, simulator=dataclasses.replace(sheet.simulator, release_us=1e-6, peer_latency_us=1e-6)
+    )
+    unsignalled = _predict(compiler, simulator, free, "reducescatter", dims)
+    assert unsignalled.time_us < large.time_us < small.time_us
+
+
+def test_what_is_in_l2_comes_sooner(compiler: Compiler, simulator: Simulator, sheet: Sheet) -> None:
+    problem, base = get("alltoall"), shipped("alltoall")[2]
+    program = compiler.simulator(base)
+    dims = {"M": 8, "N": 1024}
+
+    def run(*, warm: bool) -> TimingRun:
+        inputs, outputs = (
+            [TensorSpec(name, spec.shape, spec.dtype) for name, spec in found.items()]
+            for found in (problem.input_specs(dims, WORLD), problem.output_specs(dims, WORLD))
+        )
+        return simulator.timing(
+            program, inputs=inputs, outputs=outputs, world_size=WORLD, sheet=sheet, warm=warm
+        )
+
+    cold, warm = run(warm=False), run(warm=True)
+    gap = sheet.simulator.hbm_latency_us - sheet.simulator.l2_latency_us
+    assert cold.time_us - warm.time_us == pytest.approx(gap, rel=0.2)
+    assert warm.diagnosis["ranks"][0]["l2_misses"] < cold.diagnosis["ranks"][0]["l2_misses"]
+
+
+def test_a_launch_and_its_doors_are_in_the_time(
+    compiler: Compiler, simulator: Simulator, sheet: Sheet
+) -> None:
+    dims = {"M": 8, "N": 1024}
+    pushed = _predict(compiler, simulator, sheet, "alltoall", dims, number=1)
+    posted = _predict(compiler, simulator, sheet, "alltoall", dims, number=2)
+    doors = sheet.simulator.release_us + sheet.simulator.flag_latency_us
+    assert pushed.time_us - posted.time_us > doors, "mailboxes need no doors"
+    later = dataclasses.replace(
+        sheet, simulator=dataclasses.replace(sheet.simulator, enter_us=sheet.simulator.enter_us + 5)
+    )
+    slow = _predict(compiler, simulator, later, "alltoall", dims, number=2)
+    assert slow.time_us - posted.time_us == pytest.approx(5, rel=1e-6)

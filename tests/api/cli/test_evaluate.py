@@ -37,8 +37,10 @@ def kernel(tmp_path: Path) -> str:
 def test_a_correct_kernel_explains_itself(run: Run, kernel: str) -> None:
     ran = run("eval", kernel, "--problem", "allreduce", "--shape", "tiny", "--quick", *ON)
     assert ran.code == 0, ran.err
-    for text in ("correct", "tiny", "time (simulated)", "baseline", "seed 7", "isolated by"):
+    for text in ("correct", "tiny on sim:h200x4", "us simulated", "gap", "taxes", "bottleneck"):
         assert text in ran.out
+    assert "seed: 7" in ran.out
+    assert len(ran.out.splitlines()) <= 60
     assert ran.err.splitlines()[:2] == ["scan", "build"]
 
 
@@ -52,6 +54,19 @@ def test_json_is_exactly_one_object(run: Run, kernel: str) -> None:
     assert set(timing) >= TIMING_FIELDS
     assert (timing["kind"], timing["shape"], verdict["seed"]) == ("simulated", "tiny", 7)
     assert verdict["isolation"]["isolated"] is True
+
+
+@pytest.mark.slow
+def test_a_trace_is_written_beside_the_verdict(run: Run, kernel: str, tmp_path: Path) -> None:
+    on = ("--target", "sim:h100x8", "--seed", "7")
+    options = ("--problem", "1", "--shape", "tiny", "--quick", "--json", "--trace", "t.json", *on)
+    ran = run("eval", kernel, *options)
+    assert ran.code == 0, ran.err
+    [timing] = json.loads(ran.out)["timings"]
+    assert timing["kind"] == timing["detail"]["report"]["kind"] == "uncalibrated"
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {f"tiny uncalibrated: rank {rank}" for rank in range(8)}
 
 
 @pytest.mark.slow
@@ -127,6 +142,9 @@ def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
         (("kernel.cu", "--problem", "1", "--target", "sim:x"), 3, "sim:h200x4"),
         (("kernel.cu", "--problem", "1", "--target", "cuda:h200x4"), 5, "sim:h200x4"),
         (("kernel.cu", "--problem", "1", "--shape", "huge", *ON), 3, "tiny"),
+        (("kernel.cu", "--problem", "1", "--trace", ".", *ON), 2, "--trace"),
+        (("kernel.cu", "--problem", "1", "--trace", "no/t.json", *ON), 2, "--trace"),
+        (("kernel.cu", "--problem", "1", "--trace", "t", "--target", "cuda:h200x4"), 2, "sim:"),
         (("kernel.cu", "--problem", "1", "--knob", "x", *ON), 2, "name=number"),
         (("kernel.cu", "--problem", "1", "--knob", "=3", *ON), 2, "name=number"),
         (("kernel.cu", "--problem", "1", "--knob", "no_such=3", *ON), 2, "no_such"),
@@ -195,4 +213,37 @@ def test_what_cannot_be_repeated_says_why(
         (tmp_path / "verdict.json").write_text(text)
     ran = run("eval", "--replay", "verdict.json", *options)
     assert (ran.code, ran.out) == (code, ""), ran
+    assert said in ran.err
+
+
+@pytest.mark.slow
+def test_every_order_of_synchronization_and_one_run_again(run: Run, tmp_path: Path) -> None:
+    source = (KERNELS / "allreduce_push.cu").read_text()
+    (tmp_path / "push.cu").write_text(source)
+    options = ("--problem", "allreduce", "--shape", "tiny", "--quick", "--json", *ON)
+    ran = run("eval", "push.cu", "--schedules", "exhaustive", *options)
+    verdict = json.loads(ran.out)
+    assert (ran.code, verdict["status"]) == (0, "correct"), verdict["evidence"]
+    assert "order" in verdict["evidence"]["summary"]
+    (tmp_path / "push.cu").write_text(source.replace("signal(self, g.ready,", "(void)(", 1))
+    failed = json.loads(run("eval", "push.cu", *options).out)
+    assert failed["status"] == "deadlock", failed["evidence"]
+    again = run("eval", "push.cu", "--replay", failed["evidence"]["replay"], *options)
+    assert (again.code, json.loads(again.out)["status"]) == (1, "deadlock")
+
+
+@pytest.mark.usefixtures("trusting")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--schedules", "many"), "or exhaustive"),
+        (("--schedules", "0"), "1 to 100000"),
+        (("--replay", "shape=tiny schedule=eager"), "is no run of a check"),
+    ],
+)
+def test_what_cannot_be_explored(
+    run: Run, kernel: str, options: tuple[str, ...], said: str
+) -> None:
+    ran = run("eval", kernel, "--problem", "allreduce", *ON, *options)
+    assert (ran.code, ran.out) == (2, "")
     assert said in ran.err

@@ -30,8 +30,11 @@ def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> N
     assert timing.speedup == pytest.approx(timing.baseline_us / timing.candidate_us)
     assert "eager: there are no graphs on this device" in timing.detail["baseline"]
     assert "judge's clock" in timing.detail["protocol"]
-    assert timing.detail["throughput"]["candidate"]["count"] == 5
-    assert timing.detail["throughput"]["eager"]["count"] == 5
+    assert timing.detail["throughput"]["candidate"]["count"] == 6
+    assert timing.detail["throughput"]["eager"]["count"] == 6
+    assert len(timing.detail["throughput"]["candidate"]["samples_us"]) == 6
+    low, high = timing.detail["speedup_interval"]
+    assert 0 < low <= high
     assert timing.detail["sets"] == 3
     assert timing.detail["launches"] % 3 == 0
     assert timing.detail["blocks"] == 131

@@ -68,3 +68,15 @@ def test_sets_go_beyond_the_cache_within_limits() -> None:
     assert clock.sets_beyond(50 << 20, 10 << 20) == 15
     assert clock.sets_beyond(50 << 20, 1 << 10) == 64
     assert clock.sets_beyond(50 << 20, 4 << 30, least=1, most=2) == 1
+
+
+def test_a_ratio_is_as_certain_as_the_rounds_agree() -> None:
+    steady = clock.ratio_interval([200.0] * 6, [100.0] * 6)
+    assert steady == [2.0, 2.0]
+    low, high = clock.ratio_interval(
+        [200.0, 210.0, 190.0, 205.0, 195.0, 200.0], [100.0, 90.0, 110.0, 95.0, 105.0, 100.0]
+    )
+    assert 1.6 < low < 2.0 < high < 2.4
+    assert clock.ratio_interval([200.0, 220.0], [100.0, 110.0]) == [2.0, 2.0], "drawn together"
+    with pytest.raises(ClockError):
+        clock.ratio_interval([], [1.0])

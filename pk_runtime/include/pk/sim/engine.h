@@ -50,6 +50,8 @@ struct ring_core {
   double full_at[max_depth] = {}, free_at[max_depth] = {};
   fiber* waiting_producer = nullptr;
   fiber* waiting_consumer = nullptr;
+  fiber* producer = nullptr;  // who last filled it, who last emptied it
+  fiber* consumer = nullptr;
 };
 
 bool arithmetic();  // false in timing mode: tiles then have no contents
@@ -80,7 +82,9 @@ void post(fiber&, const mailbox_ref&, int rank, int slot, const tile_ref&);
 void take(fiber&, const mailbox_ref&, int source, int slot, const tile_ref&);
 
 void mma_issue(fiber&, double flops);
+void mma_reads(fiber&, const tile_ref& a, const tile_ref& b);
 void mma_wait(fiber&, int pending);
+void shared_access(fiber&, const tile_ref&, bool write);  // between registers and a shared tile
 void vector_work(fiber&, double elements, double shared_bytes);
 
 // Numeric kernels on whole tiles, row-major.

@@ -54,7 +54,9 @@ void zero(reg_tile<float, R, C, G>& t) {
 template <class T, int R, int C, int G>
 void load(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, C>& x) {
   sim::vector_work(*self.f, R * C, x.bytes);
-  if (t.data) sim::to_float(t.data.get(), x.ref());
+  if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), false);
+  sim::to_float(t.data.get(), x.ref());
 }
 
 // x = columns [j * X, (j + 1) * X) of t, rounded once to the tile's type.
@@ -62,7 +64,9 @@ template <class T, int R, int X, int C, int G>
 void store_columns(group<G> self, tile<T, R, X>& x, const reg_tile<float, R, C, G>& t, int j) {
   static_assert(C % X == 0, "the register tile's columns are a multiple of the shared tile's");
   sim::vector_work(*self.f, R * X, x.bytes);
-  if (t.data) sim::from_float(x.ref(), t.data.get(), C, j * X);
+  if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), true);
+  sim::from_float(x.ref(), t.data.get(), C, j * X);
 }
 
 template <class T, int R, int C, int G>
@@ -75,6 +79,7 @@ template <class T, int R, int C, int G>
 void accumulate(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, C>& x) {
   sim::vector_work(*self.f, R * C, x.bytes);
   if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), false);
   const T* in = reinterpret_cast<const T*>(x.storage);
   for (int i = 0; i < R * C; ++i) t.data[i] += float(in[i]);
 }
@@ -85,6 +90,7 @@ void accumulate_columns(group<G> self, reg_tile<float, R, C, G>& t, tile<T, R, X
   static_assert(C % X == 0, "the register tile's columns are a multiple of the shared tile's");
   sim::vector_work(*self.f, R * X, x.bytes);
   if (!t.data) return;
+  sim::shared_access(*self.f, x.ref(), false);
   const T* in = reinterpret_cast<const T*>(x.storage);
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < X; ++c) t.element_at(r, j * X + c) += float(in[r * X + c]);
@@ -142,7 +148,9 @@ template <class T, int M, int K, int N, int G>
 void mma_async(group<G> self, reg_tile<float, M, N, G>& c, tile<T, M, K>& a, tile<T, K, N>& b) {
   sim::check_mma<T, N>();
   sim::mma_issue(*self.f, 2.0 * M * N * K);
-  if (c.data) sim::mma(c.data.get(), a.ref(), b.ref(), false);
+  if (!c.data) return;
+  sim::mma_reads(*self.f, a.ref(), b.ref());
+  sim::mma(c.data.get(), a.ref(), b.ref(), false);
 }
 
 // c += a * b^T, with b stored as N x K.
@@ -150,7 +158,9 @@ template <class T, int M, int K, int N, int G>
 void mma_abt_async(group<G> self, reg_tile<float, M, N, G>& c, tile<T, M, K>& a, tile<T, N, K>& b) {
   sim::check_mma<T, N>();
   sim::mma_issue(*self.f, 2.0 * M * N * K);
-  if (c.data) sim::mma(c.data.get(), a.ref(), b.ref(), true);
+  if (!c.data) return;
+  sim::mma_reads(*self.f, a.ref(), b.ref());
+  sim::mma(c.data.get(), a.ref(), b.ref(), true);
 }
 
 // At most `Pending` multiplications of c are still in flight afterwards.

@@ -85,7 +85,14 @@ inline cudaError_t start(const void* kernel, const description& d, cudaStream_t 
 
 }  // namespace pk::sm90
 
+#ifdef PK_TRACE
+#define PK_TRACE_ENTRY extern "C" int pk_trace(void* to, std::size_t bytes) { return pk::sm90::read_trace(to, bytes); }
+#else
+#define PK_TRACE_ENTRY
+#endif
+
 #define PK_KERNEL(K)                                                                                                   \
+  PK_TRACE_ENTRY                                                                                                       \
   extern "C" __global__ void __launch_bounds__(pk::sm90::plan<K>::threads, 1)                                          \
       pk_kernel(const __grid_constant__ K::args g, const __grid_constant__ pk::sm90::launch l) {                       \
     pk::sm90::run<K>(g, l);                                                                                            \

@@ -94,6 +94,9 @@ PK_DEVICE std::uint32_t enter(const launch& run) {
     tell_peers(run, &control::entered);
   } else if (warp == 1 && lane == 0) {
     this_block().roles_left = 0, this_block().rings = 0;
+#ifdef PK_TRACE
+    for (std::uint32_t& n : this_block().traced) n = 0;
+#endif
     int at = block_state::bytes;
     ((construct<Shared>(at), at += size_of<Shared>), ...);
     fence_mbarrier_init();
@@ -129,6 +132,7 @@ PK_DEVICE void leave(Worker self, int roles) {
   self.sync();
   if (!self.leads()) return;
   bulk_wait();
+  PK_MARK(self, moment::role_ends, 0);
   if (add_shared(shared_address(&this_block().roles_left), 1) + 1 == std::uint32_t(roles)) leave_block(self);
 }
 
@@ -140,6 +144,10 @@ PK_DEVICE Worker make(const worker& at, role which, int first_thread = 0) {
   static_cast<worker&>(self) = at;
   self.role = which;
   if constexpr (!std::is_same_v<Worker, issuer>) self.first_thread = first_thread;
+#ifdef PK_TRACE
+  self.recorder = std::is_same_v<Worker, issuer> ? int(threadIdx.x) : first_thread;
+#endif
+  PK_MARK(self, moment::role_begins, 0);
   return self;
 }
 

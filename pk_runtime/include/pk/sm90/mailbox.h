@@ -64,6 +64,7 @@ template <class T, int R, int C, int G>
 PK_DEVICE void take(group<G> self, slab<T, R, C, G>& v, const mailbox<slab<T, R, C, G>>& m, int source, int slot) {
   sm90::check_box(self, m, source, slot);
   if (sm90::look(self, v, m, source, slot)) return;
+  PK_MARK(self, sm90::moment::wait_begins, sm90::failure_kind::mailbox);
   const std::uint64_t start = sm90::global_time();
   while (!sm90::look(self, v, m, source, slot)) {
     const std::uint64_t waited = sm90::global_time() - start;
@@ -73,6 +74,7 @@ PK_DEVICE void take(group<G> self, slab<T, R, C, G>& v, const mailbox<slab<T, R,
         f.seen = self.epoch, f.wanted = self.epoch + 1;
       });
   }
+  PK_MARK(self, sm90::moment::wait_ends, sm90::failure_kind::mailbox);
 }
 
 // sum = the slabs of all ranks, in rank order: `own` and what the others post to this slot.

@@ -42,6 +42,7 @@ PK_DEVICE void signal(Worker self, const signals& s, int rank, int slot) {
   sm90::check_slot(self, s, rank, slot);
   sm90::bulk_wait();  // complete, not merely read
   sm90::add_release(sm90::counter_of(self, s, rank, slot), 1u);
+  PK_MARK(self, sm90::moment::signals, rank);
 }
 
 // signal on every rank, the own one included.

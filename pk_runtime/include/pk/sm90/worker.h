@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <pk/sm90/state.h>
+#include <pk/sm90/trace.h>
 
 namespace pk {
 
@@ -14,6 +15,9 @@ struct worker {
   int first_block, count;  // the blocks that run this role
   std::uint32_t epoch;
   sm90::role role;
+#ifdef PK_TRACE
+  int recorder;  // the thread that records for the role
+#endif
 
   PK_DEVICE int rank() const { return run->rank; }
   PK_DEVICE int world() const { return run->world; }
@@ -51,6 +55,9 @@ struct block_state {
   std::uint32_t epoch, roles_left;
   std::int32_t rings;           // constructed so far
   std::int32_t ring_at[slots];  // number of the ring that begins at a unit
+#ifdef PK_TRACE
+  std::uint32_t traced[4];  // by role
+#endif
 };
 static_assert(sizeof(block_state) <= block_state::bytes);
 
@@ -64,6 +71,13 @@ PK_DEVICE block_state& this_block() { return *reinterpret_cast<block_state*>(blo
 PK_DEVICE int unit_of(const void* at) {
   return int(shared_address(at) - shared_address(block_memory) - block_state::bytes) / unit_bytes;
 }
+
+#ifdef PK_TRACE
+template <class Detail>
+PK_DEVICE void mark(const worker& self, moment what, Detail detail) {
+  mark_at(self.role, self.recorder, this_block().traced, what, std::uint32_t(detail));
+}
+#endif
 
 // --- ends -----------------------------------------------------------------------------------------
 
@@ -100,10 +114,14 @@ PK_DEVICE void await_counter(const worker& self, failure_kind kind, int object, 
   using difference = std::make_signed_t<Counter>;
   Counter seen = load_acquire(counter);
   if (difference(seen - wanted) >= 0) return;
+  PK_MARK(self, moment::wait_begins, kind);
   const std::uint64_t start = global_time();
   for (;;) {
     seen = load_acquire(counter);
-    if (difference(seen - wanted) >= 0) return;
+    if (difference(seen - wanted) >= 0) {
+      PK_MARK(self, moment::wait_ends, kind);
+      return;
+    }
     const std::uint64_t waited = global_time() - start;
     if (waited > self.run->timeout_ns) stop_waiting(self, kind, object, slot, seen, wanted, waited);
   }
@@ -114,12 +132,14 @@ PK_DEVICE void await_counter(const worker& self, failure_kind kind, int object, 
 PK_DEVICE void await_phase(const worker& self, failure_kind kind, int unit, int slot, std::uint32_t bar,
                            std::uint32_t parity) {
   if (mbarrier_try_wait(bar, parity)) return;
+  PK_MARK(self, moment::wait_begins, kind);
   const std::uint64_t start = global_time();
   while (!mbarrier_try_wait(bar, parity)) {
     const std::uint64_t waited = global_time() - start;
     if (waited > 2 * self.run->timeout_ns)
       stop_waiting(self, kind, this_block().ring_at[unit], slot, parity ^ 1, parity, waited);
   }
+  PK_MARK(self, moment::wait_ends, kind);
 }
 
 }  // namespace sm90

@@ -1,0 +1,1 @@
+"""The simulator's timing mode held against measured times of real GPUs."""
