@@ -12,7 +12,8 @@ from problems.contract import Tensors
 from problems.findings import Comparison
 from problems.hosting import InProcessHost, Materialized
 from problems.registry import catalogue, get
-from problems.wrong_answers import WrongAnswer
+from problems.tolerance import Rule
+from problems.wrong_answers import WrongAnswer, bank, match
 
 SLUGS = [problem.slug for problem in catalogue()]
 ROOTED = ["broadcast", "reduce", "scatter", "gather"]
@@ -208,3 +209,28 @@ def test_an_unknown_mistake_gets_no_cause(call: Callable[..., Call]) -> None:
     this = call("allreduce")
     comparison = this.judge([{"y": rank["y"].flip(0)} for rank in this.made.reference])
     assert names(comparison) == {None}
+
+
+def test_a_transposed_result(call: Callable[..., Call]) -> None:
+    this = call("allreduce")
+    turned = [{"y": rank["y"].mT.contiguous()} for rank in this.made.golden]
+    assert turned[0]["y"].shape == this.made.golden[0]["y"].shape, "tiny is square"
+    assert names(this.judge(turned)) == {"transposed"}
+
+
+def test_two_peers_in_each_other_s_place(call: Callable[..., Call]) -> None:
+    this = call("allgather")
+    swapped = [{"y": rank["y"][[0, 1, 3, 2]]} for rank in this.made.reference]
+    assert names(this.judge(swapped)) == {"swapped_peers:2,3"}
+
+
+def test_sums_in_bf16_where_fp32_is_asked() -> None:
+    exact = [{"y": torch.randn(32, 32, dtype=torch.float64)} for _ in range(2)]
+    reference = [{"y": rank["y"].float()} for rank in exact]
+    coarse = [{"y": rank["y"].bfloat16().float()} for rank in exact]
+    answers = bank(reference, exact, reference)
+    rule = Rule("T2", exact[0]["y"], reference[0]["y"])
+    errors = rule.errors(coarse[0]["y"])
+    hit = match(answers, rule, 0, "y", coarse[0]["y"], errors.bad)
+    assert hit is not None
+    assert hit.name == "rounded_to_bf16"

@@ -20,7 +20,8 @@ def test_every_status_says_what_and_what_next(status: Status) -> None:
 
 def test_times_have_units_and_say_what_they_are() -> None:
     text = "\n".join(explain(VERDICT))
-    for words in ("simulated", "100.0 us", "150.0 us", "1.50x", "50 %", "nvlink", "stages=4"):
+    for words in ("simulated", "100.0 us", "150.0 us", "1.50x", "50 %", "nvlink", "stages=4",
+                  "label lossy_arithmetic"):  # fmt: skip
         assert words in text
 
 

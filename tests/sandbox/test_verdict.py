@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from pk_runtime.candidate import Candidate
+from pk_runtime.kernels import shipped_kernel
+from sandbox.labels import LABELS, MEANING, labels
 from sandbox.verdict import STATUSES, Timing, Verdict, VerdictError
 
 TIMING = Timing("m1", "simulated", 100.0, 150.0, 1.5, 50.0, 0.5, "nvlink", {"why": {"a": 1}})
@@ -24,6 +27,7 @@ VERDICT = Verdict(
     knobs={"stages": 4},
     isolation={"backend": "bubblewrap"},
     versions={"judge": "1"},
+    labels=("lossy_arithmetic",),
 )
 
 
@@ -62,3 +66,14 @@ def test_malformed_timings_are_refused() -> None:
 
 def test_there_are_nine_statuses() -> None:
     assert len(STATUSES) == 9
+
+
+def test_labels_are_told_and_ban_nothing() -> None:
+    lossy = shipped_kernel("alltoall").source.replace("store_async", "store_add_async")
+    assert labels(Candidate("pk", {"kernel.cu": lossy})) == ("lossy_arithmetic",)
+    assert labels(shipped_kernel("alltoall")) == ()
+    kept = 'h.scratch("box", g.box, 4); // cudaGraphLaunch in a comment'
+    assert labels(Candidate("cuda", {"kernel.cu": kept})) == ("persistent_state",)
+    triton = "import functools\n@functools.cache\ndef f(): pass\n"
+    assert labels(Candidate("triton", {"kernel.py": triton})) == ("persistent_state",)
+    assert set(MEANING) == set(LABELS)
