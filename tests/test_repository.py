@@ -195,7 +195,7 @@ def test_tests_are_named_after_what_they_test() -> None:
     for path in tracked("tests/*.py"):
         parts = path.relative_to(ROOT / "tests").parts
         if len(parts) > 1:
-            assert parts[0] in (*PACKAGES, "simulator", "gpu", "web", "acceptance"), (
+            assert parts[0] in (*PACKAGES, "simulator", "emulator", "gpu", "web", "acceptance"), (
                 f"{name_of(path)}: no such package"
             )
         defines_tests = re.search(r"^(async )?def test_", path.read_text(), re.MULTILINE)

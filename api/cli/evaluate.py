@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,25 +76,13 @@ def evaluate(
     Exit: 0 correct, 1 judged and not correct, 2 usage, 3 not found, 5 the judge could not work.
     With --replay VERDICT: 0 the repetition agrees, 1 it does not.
     """
-    from api.cli.candidates import read_candidate
-    from api.cli.exits import CliError, ExitCode
     from api.cli.options import settings
-    from api.cli.replay import a_run, a_seed, number_of_schedules, repeated
+    from api.cli.replay import number_of_schedules
 
     chosen = settings(**({"allow_no_isolation": True} if no_isolation else {}))
-    first, run = None, a_run(replay, seed)
-    if replay is not None and (drawn := a_seed(replay)) is not None:
-        seed = drawn
-    elif replay is not None and run is None:
-        if target or shape or knob or seed is not None or quick:
-            told = "--target, --shape, --knob, --seed and --quick come from the verdict"
-            raise CliError(ExitCode.USAGE, f"--replay goes without other choices: {told}")
-        given, first = repeated(Path(replay), file, chosen)
-        quick = first.depth == "quick"
-    if first is None:
-        if file is None:
-            raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
-        given = read_candidate(file, knob or (), language)
+    told = target or shape or knob or seed is not None or quick
+    asked = _asked(chosen, file, replay, seed, knob or (), language, quick, told=bool(told))
+    given = asked.given
     executor = _executor(chosen)
     verdict = _judge(
         chosen,
@@ -102,14 +91,55 @@ def evaluate(
         problem=_source(_named(problem, given.told.problem, "problem"), chosen),
         target=_named(target, given.told.target, "target"),
         shapes=tuple(shape) if shape else given.told.shapes,
-        seed=given.told.seed if seed is None else seed,
-        quick=quick,
+        seed=given.told.seed if asked.seed is None else asked.seed,
+        quick=asked.quick,
         trace=_writable(trace),
         schedules=number_of_schedules(schedules),
-        replay=run,
+        replay=asked.run,
         as_json=as_json,
     )
-    raise typer.Exit(_answer(verdict, first, as_json))
+    raise typer.Exit(_answer(verdict, asked.first, as_json))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be judged, and what of it is repeated: a verdict, or one run of a check."""
+
+    given: Given
+    first: Verdict | None
+    run: Replay | None
+    seed: int | None
+    quick: bool
+
+
+def _asked(
+    chosen: Settings,
+    file: Path | None,
+    replay: str | None,
+    seed: int | None,
+    knobs: Sequence[str],
+    language: str | None,
+    quick: bool,
+    *,
+    told: bool,
+) -> _Asked:
+    """What the options ask for; `told` says whether some describe how to judge."""
+    from api.cli.candidates import read_candidate
+    from api.cli.exits import CliError, ExitCode
+    from api.cli.replay import a_run, a_seed, repeated
+
+    run = a_run(replay, seed)
+    drawn = None if replay is None else a_seed(replay)
+    if replay is not None and run is None and drawn is None:
+        if told:
+            why = "--target, --shape, --knob, --seed and --quick come from the verdict"
+            raise CliError(ExitCode.USAGE, f"--replay goes without other choices: {why}")
+        given, first = repeated(Path(replay), file, chosen)
+        return _Asked(given, first, None, None, first.depth == "quick")
+    if file is None:
+        raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
+    given = read_candidate(file, knobs, language)
+    return _Asked(given, None, run, seed if drawn is None else drawn, quick)
 
 
 def _answer(verdict: Verdict, first: Verdict | None, as_json: bool) -> int:
