@@ -30,7 +30,7 @@ from pk_runtime.simulator import TensorSpec
 
 CACHE = Path(".pkforge") / "emulator"
 LAUNCHES = 3
-WALL_S = 30.0
+WALL_S = 120.0
 DIMS = {"M": 64, "N": 64}
 
 
