@@ -19,7 +19,8 @@ namespace {
 
 class timing final : public machine {
  public:
-  timing() : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_capacity_bytes"), cost_), links_(w.ask.world, cost_),
+  timing()
+      : cost_(w.ask), memory_(w.ask.world, w.ask.parameter("l2_capacity_bytes"), cost_), links_(w.ask.world, cost_),
         under_way_(std::size_t(w.ask.world)) {}
 
   void load(fiber& f, ring_core& ring, int slot, const tile_ref& tile, const tensor_ref& src, coord at) override {
@@ -233,7 +234,8 @@ class timing final : public machine {
     const std::uint64_t number = under_way.begin();
     cross(rank_of(f), to, how, a.bytes, start, [this, s, sent, to, a, number, &under_way](double passed) {
       into_memory(to, *s, a, passed);
-      s->read_at = std::max(passed, sent) + (s->registers ? 0 : cost_.tma_latency), s->landed_at = s->read_at + cost_.link_latency;
+      s->read_at = std::max(passed, sent) + (s->registers ? 0 : cost_.tma_latency);
+      s->landed_at = s->read_at + cost_.link_latency;
       s->known_at = s->read_at + cost_.peer_latency, s->landed = true;
       if (s->mail != nullptr) deliver_letter(*s);
       wake(s->waiting, s->read_at);

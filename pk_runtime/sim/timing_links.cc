@@ -14,7 +14,8 @@ constexpr double never = std::numeric_limits<double>::infinity();
 }
 
 links::links(int ranks, const costs& rates)
-    : ranks_(ranks), rates_{rates.out, rates.store, rates.load, rates.reduce}, streams_(std::size_t(ranks) * ranks * mechanisms), capacity_(std::size_t(ranks) * 2),
+    : ranks_(ranks), rates_{rates.out, rates.store, rates.load, rates.reduce},
+      streams_(std::size_t(ranks) * ranks * mechanisms), capacity_(std::size_t(ranks) * 2),
       left_(std::size_t(ranks) * 2), waiting_(std::size_t(ranks) * 2), next_(never) {
   for (int from = 0; from < ranks; ++from)
     for (int to = 0; to < ranks; ++to)
