@@ -84,6 +84,9 @@ def comparison(cache: Path) -> Iterator[Check]:
     rule = Rule("T2", values.double(), values)
     yield "fp32: the same numbers", rule.accepts(values)
     yield "fp32: a tenth of a percent", not rule.accepts(values * 1.001)
+    spoiled = values.clone()
+    spoiled[5, 5] = math.nan
+    yield "fp32: one NaN", not rule.accepts(spoiled)
 
 
 def _wrong(right: list[Tensors], name: str) -> Iterator[tuple[str, int, object]]:
