@@ -23,6 +23,23 @@ if TYPE_CHECKING:
     from store.settings import Settings
 
 
+Tried = Annotated[
+    str | None,
+    typer.Option(help="How many schedules to draw per shape, or 'exhaustive'; on sim: targets."),
+]
+Repeated = Annotated[
+    str | None,
+    typer.Option(
+        help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees; or a seed; "
+        "or, with --seed, the one run that a report names (shape=... schedule=...)."
+    ),
+]
+Traced = Annotated[
+    Path | None,
+    typer.Option(help="Write timelines of the timed shapes here, for ui.perfetto.dev."),
+]
+
+
 def evaluate(
     file: Annotated[
         Path | None, typer.Argument(help="Kernel source (.cu, .py) or bundle (.zip).")
@@ -49,23 +66,9 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Check one small shape only, as a search does.")
     ] = False,
-    schedules: Annotated[
-        str | None,
-        typer.Option(
-            help="How many schedules to draw per shape, or 'exhaustive'; on sim: targets."
-        ),
-    ] = None,
-    replay: Annotated[
-        str | None,
-        typer.Option(
-            help="Repeat a verdict (its JSON, or a bundle) and say whether it agrees; or a seed; "
-            "or, with --seed, the one run that a report names (shape=... schedule=...)."
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Write timelines of the timed shapes here, for ui.perfetto.dev."),
-    ] = None,
+    schedules: Tried = None,
+    replay: Repeated = None,
+    trace: Traced = None,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Run without a sandbox; the verdict says so.")
     ] = False,
