@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test: first the fast ones in parallel (a file stays on one worker, so a server it starts is started once), then
-# the slow ones one after another. Both always run; the last line is the sum. Arguments go to pytest: -k NAME, a path.
+# the slow ones, two files at a time. Both always run; the last line is the sum. Arguments go to pytest: -k NAME, a path.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,7 +30,7 @@ count() {
 
 selection="$*"
 pass fast -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile "$@"
-pass slow -m slow --durations 5 "$@"
+pass slow -m slow --durations 15 --numprocesses 2 --dist loadfile "$@"
 
 passed=$(count passed)
 failed=$(count 'failed|error|errors')
