@@ -31,12 +31,12 @@ def test_an_edit_says_what_it_does() -> None:
 
 @pytest.mark.parametrize(
     ("operator", "outcome"),
-    [("dropped signal", "deadlock"), ("doubled signal", "signals left over")],
+    [("dropped signal", "deadlock: "), ("doubled signal", "race")],
 )
 def test_a_mutant_is_caught_by_what_it_breaks(operator: str, outcome: str) -> None:
     mutant = next(m for m in EVERY if (m.kernel, m.operator) == ("allreduce_push", operator))
     result = examine(mutant)
-    assert result.outcome == outcome, result.said
+    assert result.outcome.startswith(outcome), result
     assert "ready" in result.said
 
 
@@ -52,5 +52,5 @@ def test_the_table_counts_and_names_what_was_missed() -> None:
         Result("b", "dropped wait", 3, "does not build", "", 1.0),
     ]
     text = table(results)
-    assert "| dropped wait | 2 | 1 | 1 | 1 |" in text
+    assert "| dropped wait | 2 | 1 | 1 |  | 1 |" in text
     assert "- `a.cu` line 9: dropped wait" in text
