@@ -1,6 +1,7 @@
 """Breaks pk_runtime's GPU headers in one place at a time and runs them on the CPU.
 
-    python3 -m benchmarks.mutation.runtime [--hazard H1] [--seeds 4] [--json OUT] [--markdown OUT]
+    python3 -m benchmarks.mutation.runtime [--hazard H1] [--seeds 4] [--jobs 2] [--json OUT]
+                                           [--markdown OUT]
 
 Every mutant is compiled with a kernel that uses the place and run on two or three virtual GPUs,
 three launches back to back, under one random order of threads after the other, until it is flagged
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -152,6 +154,15 @@ def examine(
     )
 
 
+def kernels(mutants: Sequence[RuntimeMutant]) -> list[RuntimeMutant]:
+    """One mutant of each kernel, with its knobs, sizes and grid."""
+    once = {
+        (m.kernel, *sorted(m.knobs.items()), *sorted(m.dims.items()), m.blocks, m.world): m
+        for m in mutants
+    }
+    return list(once.values())
+
+
 def false_alarms(
     seeds: Sequence[int],
     folder: Path,
@@ -160,11 +171,7 @@ def false_alarms(
 ) -> list[str]:
     """What is said of the unchanged headers: nothing, if all is well."""
     said = []
-    once = {
-        (m.kernel, *sorted(m.knobs.items()), *sorted(m.dims.items()), m.blocks, m.world): m
-        for m in mutants
-    }
-    for mutant in once.values():
+    for mutant in kernels(mutants):
         if mutant.kernel in ("one_slot_too_few", "add"):
             continue  # wrong by themselves
         program = EmulatorBuilder(cache).program(candidate_of(mutant))
@@ -205,6 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--hazard", action="append", help="H1 to H18; default: all")
     parser.add_argument("--only", help="mutants whose description contains this")
     parser.add_argument("--seeds", type=int, default=4, help="orders of threads to try")
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
     options = parser.parse_args(argv)
@@ -212,9 +220,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     todo = [m for m in RUNTIME_MUTANTS if not options.hazard or m.hazard in options.hazard]
     todo = [m for m in todo if not options.only or options.only in m.what]
     seeds, started = range(options.seeds), time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        alarms = false_alarms(seeds, Path(folder), todo)
-        results = [examine(mutant, seeds, Path(folder)) for mutant in todo]
+    EmulatorBuilder(CACHE).engine()
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(options.jobs) as pool:
+        folder = Path(name)
+        found = [pool.submit(false_alarms, seeds, folder, [mutant]) for mutant in kernels(todo)]
+        examined = [pool.submit(examine, mutant, seeds, folder) for mutant in todo]
+        alarms = [alarm for one in found for alarm in one.result()]
+        results = [one.result() for one in examined]
     for alarm in alarms:
         print(alarm, file=sys.stderr)
     print(table(results))

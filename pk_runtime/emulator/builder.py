@@ -54,7 +54,7 @@ class EmulatorBuilder:
         Raises EmulatorBuildError for what the kernel's or the header's author can mend,
         TranslationError for a construct that is not known, ToolchainError without a compiler.
         """
-        engine = self._engine()
+        engine = self.engine()
         knobs = ";".join(f"{name}={value}" for name, value in resolved_knobs(candidate).items())
         files = {name: translate(text) for name, text in candidate.files.items()}
         headers = _headers(self._headers)
@@ -82,7 +82,7 @@ class EmulatorBuilder:
 
         return self._cache.get(key, build, BUILD_WALL_S) / "program"
 
-    def _engine(self) -> Path:
+    def engine(self) -> Path:
         """The engine as a static library; it knows the interface between launcher and kernel."""
         sources = sorted((HERE / "engine").iterdir())
         texts = {path.name: path.read_text(encoding="utf-8") for path in sources}
