@@ -160,7 +160,11 @@ class Compiler:
             _write_files(workdir, candidate.files)
             workdir.chmod(0o777)  # an isolating executor may run the compiler as another user
             env = {"PATH": search_path(*tools), "LC_ALL": "C", "TMPDIR": "."}
-            done = self.executor.run(Command(argv, workdir, read_only, env, self.limits))
+            here = (
+                f"-ffile-prefix-map={workdir}=."  # or line tables would differ from build to build
+            )
+            whole = (*argv, here) if Path(argv[0]).name.startswith("g++") else argv
+            done = self.executor.run(Command(whole, workdir, read_only, env, self.limits))
             log = done.stderr.decode(errors="replace")
             _check(done, log, tree, self.limits)
             output = workdir / result

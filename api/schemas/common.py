@@ -121,6 +121,12 @@ class VerdictRead(Schema):
     depth: str = Field(description="`quick` while searching, `full` for a result.")
     candidate: str = Field(description="SHA-256 of the candidate.")
     knobs: dict[str, int] = Field(description="Every knob with its value.")
+    source: str = Field("", description="SHA-256 of its files alone, without knobs.")
+    shapes: list[str] = Field(default_factory=list, description="The shapes that were to be timed.")
+    labels: list[str] = Field(
+        default_factory=list,
+        description="Honest but notable practices, such as `lossy_arithmetic`.",
+    )
 
 
 class EventRead(Schema):

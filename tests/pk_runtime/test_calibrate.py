@@ -105,7 +105,8 @@ def test_a_collective_that_fails_costs_itself_alone(monkeypatch: pytest.MonkeyPa
     failures = str(caught.value)  # an error's own text may hold any character, ";" too
     assert failures.startswith("all_reduce of -2 bytes, eager: rank ")
     for op in ("all_reduce", "all_to_all"):
-        assert re.search(rf"{op} of -2 bytes, eager: rank \d: RuntimeError: .*negative", failures)
+        assert re.search(rf"{op} of -2 bytes, eager: rank \d: \w+", failures)
+    assert "negative" in failures, "what one rank says; another may only hear that it has gone"
     assert [(row["op"], row["bytes"]) for row in caught.value.rows] == [
         ("all_reduce", 2048),
         ("all_to_all", 2048),

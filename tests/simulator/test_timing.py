@@ -110,7 +110,7 @@ def test_faster_links_help_what_links_bound(
     )
     faster = dataclasses.replace(sheet, simulator=scalars)
     twice = _predict(compiler, simulator, faster, "allreduce", dims, number=1)
-    assert 1.8 < run.time_us / twice.time_us < 2.05
+    assert 1.75 < run.time_us / twice.time_us < 2.05, "all but entry, exit and latencies"
 
 
 def test_one_shot_wins_small_and_two_shot_wins_large(

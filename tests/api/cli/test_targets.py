@@ -23,6 +23,6 @@ def test_a_target_shows_its_sheet(run: Run, served: Served) -> None:
 
 
 def test_an_unknown_target_is_not_found(run: Run, served: Served) -> None:
-    ran = run("target", "show", "sim:h100x8")
+    ran = run("target", "show", "sim:h100x9")
     assert (ran.code, ran.out) == (3, "")
     assert "sim:h200x4" in ran.err
