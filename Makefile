@@ -13,7 +13,7 @@ POLICY ?= tuner
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test gpu-test gpu-bench lint format lock clean server-env dev-env
+.PHONY: help demo serve test mutation gpu-test gpu-bench lint format lock clean server-env dev-env
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -26,6 +26,10 @@ serve: server-env ## run the service and its page on this machine until Ctrl-C
 
 test: dev-env ## run every test: the fast ones in parallel, then the slow ones
 	scripts/test.sh $(ARGS)
+
+mutation: dev-env ## break the shipped kernels and the GPU headers in one place at a time: the simulator must notice each
+	.venv/bin/python -m benchmarks.mutation $(ARGS)
+	.venv/bin/python -m benchmarks.mutation.runtime $(ARGS)
 
 gpu-test: ## run the tests that need 2 or 4 Hopper GPUs, in under 8 minutes, with the python3 on PATH (torch, numpy, pytest, nvcc)
 	NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 \
