@@ -16,7 +16,7 @@ from typing import Any
 from pk_runtime.execution import Command, ExecutionError, Executor, Limits
 
 _MARK = re.compile(r"<@([0-9a-f]{1,12}(?:,[0-9a-f]{1,12}){0,7})>")
-_IN_TEXT = re.compile(rf"(\)?){_MARK.pattern}")
+_IN_TEXT = re.compile(rf"((?<!\()\)|){_MARK.pattern}")  # the ")" of "release()" takes no line
 _PLACE = re.compile(r"^(.+):(\d+)(?: \(discriminator \d+\))?$")
 _RUNTIME = "/include/pk/"
 _MOST_ADDRESSES = 512
