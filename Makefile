@@ -13,7 +13,7 @@ POLICY ?= tuner
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test mutation gpu-test gpu-bench lint format lock clean server-env dev-env
+.PHONY: help demo serve test mutation attacks gpu-test gpu-bench lint format lock clean server-env dev-env
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -30,6 +30,9 @@ test: dev-env ## run every test: the fast ones in parallel, then the slow ones
 mutation: dev-env ## break the shipped kernels and the GPU headers in one place at a time: the simulator must notice each
 	.venv/bin/python -m benchmarks.mutation $(ARGS)
 	.venv/bin/python -m benchmarks.mutation.runtime $(ARGS)
+
+attacks: dev-env ## judge every cheating and every honest candidate of the suite: nothing may be missed, nobody refused
+	.venv/bin/python -m benchmarks.attacks $(ARGS)
 
 gpu-test: ## run the tests that need 2 or 4 Hopper GPUs, in under 8 minutes, with the python3 on PATH (torch, numpy, pytest, nvcc)
 	NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 \
