@@ -65,6 +65,10 @@ def read_exploration(
     outcome = last.get("outcome") if report["stopped_by"] == "finding" else "finished"
     if outcome not in ENDED_BY or not isinstance(report["complete"], bool):
         raise ValueError("it has an unknown outcome")
+    if report["stopped_by"] == "finding" and outcome == "finished":
+        raise ValueError("it ended at a schedule that ended without a report of its own")
+    if outcome == "finished" and report["stopped_by"] != "wall" and not kinds:
+        raise ValueError("it has no outputs")
     return Exploration(
         outcome=cast(Outcome, outcome),
         schedules_run=int(report["schedules_run"]),

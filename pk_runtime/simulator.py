@@ -158,7 +158,10 @@ class Simulator:
             _write_inputs(where, launches)
             report, completed = self._run(program, where, request, wall_s + run_wall_s)
             if completed.exit_code != 0 or report.get("outcome") != "explored":
-                return Exploration(_outcome(report, completed), diagnosis=report)
+                outcome = _outcome(report, completed)
+                if outcome == "finished":  # without the outputs that would show it
+                    outcome, report = "fault", lost("the report is of another kind of run")
+                return Exploration(outcome, diagnosis=report)
             try:
                 kinds = [
                     (Schedule(text), _outputs(where, f"out{number}", launches, outputs))

@@ -37,8 +37,13 @@ sockaddr_in address(unsigned host, int port) {
   to.sin_addr.s_addr = htonl(host);
   return to;
 }
+void forge_success() {
+  forge("{\"outcome\": \"explored\", \"schedules_run\": 4, \"redundant\": 0, "
+        "\"complete\": false, \"steps\": 9, \"stopped_by\": \"number\", \"last_schedule\": \"eager\", \"outputs\": [\"eager\"], "
+        "\"last_report\": {\"outcome\": \"finished\"}}");
+}
 std::string out(int launch, int rank) {
-  return "out." + std::to_string(launch) + "." + std::to_string(rank) + ".y.bin";
+  return "out0." + std::to_string(launch) + "." + std::to_string(rank) + ".y.bin";
 }
 int sink_deeper(volatile char* above) {
   volatile char here[4096];
@@ -192,30 +197,33 @@ def _late(body: str) -> Attack:
 
 
 ENDS = {
-    "claims success": Attack('forge("{\\"outcome\\": \\"finished\\"}"); _exit(0);',
-                             "crashed: an output is unusable"),
+    "claims the end of another kind of run": Attack(
+        'forge("{\\"outcome\\": \\"finished\\"}"); _exit(0);',
+        "crashed: the report is of another kind of run"),
+    "claims success": Attack('forge_success(); _exit(0);',
+                             "crashed: the report is unusable"),
     "hands back its inputs": Attack("""
         for (int launch = 0; launch < 2; ++launch) for (int rank = 0; rank < 4; ++rank) {
           char from[64]; std::snprintf(from, 64, "in.%d.%d.x.bin", launch, rank);
           rename(from, out(launch, rank).c_str()); }
-        forge("{\\"outcome\\": \\"finished\\"}"); _exit(0);""", "wrong_output: y on"),
+        forge_success(); _exit(0);""", "wrong_output: y on"),
     "links to other files": Attack("""
         for (int launch = 0; launch < 2; ++launch) for (int rank = 0; rank < 4; ++rank)
           symlink("/proc/self/exe", out(launch, rank).c_str());
-        forge("{\\"outcome\\": \\"finished\\"}"); _exit(0);""", "crashed: an output is unusable"),
+        forge_success(); _exit(0);""", "crashed: the report is unusable"),
     "pipes for outputs": Attack("""
         for (int launch = 0; launch < 2; ++launch) for (int rank = 0; rank < 4; ++rank)
           mkfifo(out(launch, rank).c_str(), 0666);
-        forge("{\\"outcome\\": \\"finished\\"}"); _exit(0);""", "crashed: an output is unusable"),
+        forge_success(); _exit(0);""", "crashed: the report is unusable"),
     "folders for outputs": Attack("""
         for (int launch = 0; launch < 2; ++launch) for (int rank = 0; rank < 4; ++rank)
           mkdir(out(launch, rank).c_str(), 0777);
-        forge("{\\"outcome\\": \\"finished\\"}"); _exit(0);""", "crashed: an output is unusable"),
+        forge_success(); _exit(0);""", "crashed: the report is unusable"),
     "outputs of another size": Attack("""
         for (int launch = 0; launch < 2; ++launch) for (int rank = 0; rank < 4; ++rank) {
           int file = open(out(launch, rank).c_str(), O_CREAT | O_WRONLY, 0644);
           ftruncate(file, 8 << 20); close(file); }
-        forge("{\\"outcome\\": \\"finished\\"}"); _exit(0);""", "crashed: an output is unusable"),
+        forge_success(); _exit(0);""", "crashed: the report is unusable"),
     "an endless output": Attack("""
         int file = open(out(0, 0).c_str(), O_CREAT | O_WRONLY, 0644);
         for (;;) if (ftruncate(file, 1l << 40) < 0) _exit(9);""", _NO_REPORT),
