@@ -39,7 +39,8 @@ sockaddr_in address(unsigned host, int port) {
 }
 void forge_success() {
   forge("{\"outcome\": \"explored\", \"schedules_run\": 4, \"redundant\": 0, "
-        "\"complete\": false, \"steps\": 9, \"stopped_by\": \"number\", \"last_schedule\": \"eager\", \"outputs\": [\"eager\"], "
+        "\"complete\": false, \"steps\": 9, \"stopped_by\": \"number\", "
+        "\"last_schedule\": \"eager\", \"outputs\": [\"eager\"], "
         "\"last_report\": {\"outcome\": \"finished\"}}");
 }
 std::string out(int launch, int rank) {
