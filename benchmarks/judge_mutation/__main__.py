@@ -89,7 +89,8 @@ def _told(edit: Edit, cache: Path, alone: bool) -> tuple[str | None, float]:
 
 def examine_all(edits: Sequence[Edit], cache: Path, jobs: int, alone: bool = False) -> list[Result]:
     """Each in a process of its own; `alone`: by its own suite only."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")  # this process may know the judge already
+    context.set_forkserver_preload(["torch"])
     with context.Pool(jobs, maxtasksperchild=1) as pool:
         waiting = [pool.apply_async(_told, (edit, cache, alone)) for edit in edits]
         results = []
