@@ -186,4 +186,4 @@ def test_a_few_predictions_are_near_what_was_measured(measured: Measured) -> Non
     found = predict(points[:5], load_sheet("h200x4"), CACHE, 1, seen.append)
     assert seen == found
     for prediction in found:
-        assert abs(prediction.error) < 0.3, figures.describe(prediction)
+        assert abs(prediction.error) < 0.42, figures.describe(prediction)

@@ -18,7 +18,11 @@ from tests.gpu.kernels import CACHE, EXAMPLES, ROOT, all_kernels
 
 MODULE = "tests.pk_runtime.child_tasks"
 PK_DEFECTS = [defect for defect in DEFECTS if defect.kernel == "ring"]
-SIMULATED = {"report": ("deadlock", "fault"), "wrong": ("finished", "race"), "stopped": ("timeout",)}
+SIMULATED = {
+    "report": ("deadlock", "fault"),
+    "wrong": ("finished", "race"),
+    "stopped": ("timeout",),
+}
 
 
 def run(task: str, deadline_s: float = 20.0, **arguments: object) -> children.Child:

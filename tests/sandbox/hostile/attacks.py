@@ -291,7 +291,11 @@ ATTACKS = {name: Attack(body) for name, body in HOLDS.items()} | ENDS
 _USAGE = (
     '"ranks": [{"finished_us": 1, "last_mma_us": 0, "tensor_busy_us": 0, "hbm_busy_us": 0, '
     '"l2_busy_us": 0, "link_out_busy_us": 0, "link_in_busy_us": 0, "flops": 0, "l2_hits": 0, '
-    '"l2_misses": 0, "waited_us": {}}]'
+    '"l2_misses": 0, "waited_us": {}, "ended_us": 1, "mean_ended_us": 1, "mean_last_mma_us": 0}]'
+)
+_PATH = (
+    '"launch_us": 0, "path": {"rank": 0, "compute_us": 0, "memory_us": 0, "synchronization_us": 0, '
+    '"link_us": '
 )
 
 
@@ -303,11 +307,11 @@ def _time(fields: str, expected: str) -> Attack:
 # In the stage that times. Possible times need the engine's own figures: see the rules.
 TIMES = {
     "nothing": Attack(HOLDS["nothing"]),
-    "below the roofline": _time('"time_us": 0.001, "comm_sms": 0', "rejected: "),
+    "below the roofline": _time(f'{_PATH}0.001}}, "time_us": 0.001, "comm_sms": 0', "rejected: "),
     "not a number": _time('"time_us": NaN', "crashed: "),
     "negative": _time('"time_us": -5', "crashed: "),
     "a text": _time('"time_us": "fast"', "crashed: "),
-    "without work": _time('"time_us": 14.0, "comm_sms": 0', "rejected: "),
+    "without work": _time(f'{_PATH}14.0}}, "time_us": 14.0, "comm_sms": 0', "rejected: "),
 }
 
 

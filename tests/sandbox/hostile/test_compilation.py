@@ -19,9 +19,9 @@ KERNEL = shipped_kernel("alltoall").source
 READS = {
     "a file of the machine": ("#include </etc/passwd>\n", "passwd"),
     "its own environment": ("#include </proc/self/environ>\n", "include"),
-    "the environment of others": ("#include </proc/1/environ>\n", "include"),
+    "the environment of others": ("#include </proc/1/environ>\n", "environ"),
     "a device": ('asm(".incbin \\"/dev/zero\\"");\n', ""),
-    "a file by the assembler": ('asm(".incbin \\"/etc/shadow\\"");\n', "shadow"),
+    "a file by the assembler": ('asm(".incbin \\"/etc/shadow\\"");\n', ""),
 }
 # What the limits and the compiler itself must hold against.
 BOMBS = {
