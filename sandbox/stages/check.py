@@ -114,9 +114,10 @@ def _summary(todo: Plan, done: Sequence[Mapping[str, Any]]) -> str:
     for entry in done:
         orders = entry.get("orders", {})
         if orders.get("complete"):
+            every = "The one order" if orders["run"] == 1 else f"All {orders['run']} orders"
             text += (
-                f" All {orders['run']} orders of synchronization of {entry['shape']} on "
-                f"{entry['world_size']} ranks pass."
+                f" {every} of synchronization of {entry['shape']} on {entry['world_size']} ranks "
+                f"{'passes' if orders['run'] == 1 else 'pass'}."
             )
     return text
 
