@@ -107,7 +107,7 @@ def test_full_depth_goes_over_all_shapes_and_world_sizes(judge: Judge) -> None:
             assert entry["orders"] == {
                 "run": 1, "complete": True, "stopped_by": "", "redundant": 0
             }  # fmt: skip
-    assert "The one order of synchronization of tiny on 4 ranks pass." in verdict.summary
+    assert "The one order of synchronization of tiny on 4 ranks passes." in verdict.summary
 
 
 def test_work_left_out_where_nothing_is_compared(judge: Judge) -> None:
