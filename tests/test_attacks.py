@@ -48,7 +48,7 @@ def test_the_rules_refuse_what_they_must_and_nothing_else(entry: Entry) -> None:
 def test_the_judge_misses_nothing_and_refuses_nobody(
     kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """One in ten; CI judges all of them with `make attacks`."""
+    """One in ten; `make attacks` judges all of them."""
     chosen = [
         entry
         for entry in entries("attack" if kind == "attack" else "honest")
