@@ -70,7 +70,7 @@ def measure_nccl(
         if not ranks.met or time.monotonic() >= deadline:
             failed.append(f"{lost}; {len(left)} points not measured")
             break
-        op, size, mode = left.pop(0)
+        op, size, mode = left.pop(max(ranks.at - len(ranks.rows), 0))
         failed.append(f"{op} of {size} bytes, {mode}: {lost}")
     if failed:
         raise PartlyMeasuredError("; ".join(failed), rows)
@@ -95,6 +95,7 @@ class _Ranks:
         self.world, self.points = world, tuple(points)
         self.rounds, self.backend = rounds, backend
         self.met = False
+        self.at = 0  # the point at which a rank was lost
         self.rows: list[Row] = []  # those of the first points, in their order
 
     def run(self, deadline: float) -> str | None:
@@ -140,7 +141,8 @@ class _Ranks:
                     except (EOFError, OSError):
                         return f"rank {rank} ended without a word"
                     if kind == "lost":
-                        return f"rank {rank}: {what}"
+                        self.at, text = what
+                        return f"rank {rank}: {text}"
                     if kind == "done":
                         return None
                     self.met = True
@@ -164,11 +166,12 @@ class _Plan:
 
 
 def _rank(rank: int, plan: _Plan, pipe: connection.Connection) -> None:
-    """The process of one rank. Rank 0 sends "met", a "row" per point and "done"; any rank "lost".
+    """The process of one rank. All send "met" or "lost", rank 0 a "row" per point and "done".
 
     It is ended from outside, once everything has been heard: destroying a process group waits for
     every CUDA graph that holds a collective of it, and that a rank is gone can fail its peers.
     """
+    at = 0
     try:
         device = plan.device(rank)
         if plan.backend == "nccl":
@@ -182,9 +185,8 @@ def _rank(rank: int, plan: _Plan, pipe: connection.Connection) -> None:
             device_id=device if plan.backend == "nccl" else None,
         )
         dist.barrier()
-        if rank == 0:
-            pipe.send(("met", None))
-        for point in plan.points:
+        pipe.send(("met", None))
+        for at, point in enumerate(plan.points):  # noqa: B007  it is told when a point fails
             row = _measure(point, plan, device)
             if rank == 0:
                 pipe.send(("row", row))
@@ -192,7 +194,7 @@ def _rank(rank: int, plan: _Plan, pipe: connection.Connection) -> None:
             pipe.send(("done", None))
     except Exception as error:  # noqa: BLE001  whatever it is, the parent has to know
         text = (str(error).strip() or "no message").splitlines()[0]
-        pipe.send(("lost", f"{type(error).__name__}: {text[:300]}"))
+        pipe.send(("lost", (at, f"{type(error).__name__}: {text[:300]}")))
     pipe.poll(CALL_LIMIT_S)
     os._exit(0)
 
