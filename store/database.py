@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -28,6 +30,7 @@ from store.problems import ArtifactRepository, ProblemRepository
 
 _MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 _MIGRATION_LOCK = 0x706B666F726765
+_RETRY_S = 0.02
 _BUSY_TIMEOUT_MS = 30_000
 _CONNECT_TIMEOUT_S = 10
 _WRITES = "pkforge_writes"
@@ -182,11 +185,22 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        cursor.execute("PRAGMA journal_mode = WAL")
+    _use_wal(cursor)
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.close()
+
+
+def _use_wal(cursor: sqlite3.Cursor) -> None:
+    """Of two that open a new file at a time SQLite refuses one at once, whatever its patience."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:
