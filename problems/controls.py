@@ -20,6 +20,7 @@ from problems.defects import Defect, fit
 from problems.errors import ProblemError, blamed
 from problems.exact import golden_of
 from problems.fields import Fields
+from problems.hidden import about, with_examples
 from problems.ranks import Run, run
 from problems.tolerance import UNIT_ROUNDOFF
 from problems.validation import breaches
@@ -102,16 +103,20 @@ def lint(
 ) -> LintReport:
     """Check that a problem keeps the contract and that no trivial candidate passes it.
 
-    By default at every check shape. Errors of the problem's own code are findings, too.
+    By default at every check shape, and at two drawn as the judge draws hidden ones. Errors of the
+    problem's own code are findings, too.
     """
     tally = _Tally()
-    for breach in breaches(problem):
+    found = breaches(problem)
+    if not found:
+        problem, found = with_examples(problem)
+    for breach in found:
         tally.fail("contract", breach)
     if tally.findings:
         return tally.report()
     chosen = [s for s in problem.shapes if s.kind == "check" and (not shapes or s.name in shapes)]
     for shape, world_size, seed in itertools.product(chosen, world_sizes, seeds):
-        tally.at(shape.name, world_size)
+        tally.at(shape, world_size)
         try:
             _Case(problem, shape, world_size, seed, tally).examine()
         except Exception as error:  # noqa: BLE001 - the problem's own code may raise anything
@@ -129,9 +134,11 @@ class _Tally:
         self.signal = math.inf
         self._shape: str | None = None
         self._world_size: int | None = None
+        self._about_shape = ""
 
-    def at(self, shape: str, world_size: int) -> None:
-        self._shape, self._world_size = shape, world_size
+    def at(self, shape: Shape, world_size: int) -> None:
+        self._shape, self._world_size = shape.name, world_size
+        self._about_shape = about(shape)
 
     def check(self, name: str, ok: bool, message: str) -> None:
         self.checks += 1
@@ -141,7 +148,8 @@ class _Tally:
     def fail(self, name: str, message: str) -> None:
         key = (name if name != "contract" else message, self._shape, self._world_size)
         if len(self.findings) < MAX_FINDINGS:
-            finding = LintFinding(name, message[:MAX_MESSAGE], self._shape, self._world_size)
+            text = message[: MAX_MESSAGE - len(self._about_shape)] + self._about_shape
+            finding = LintFinding(name, text, self._shape, self._world_size)
             self.findings.setdefault(key, finding)
 
     def report(self) -> LintReport:

@@ -142,4 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The processes look functions up by the name of their module, which must not be "__main__".
+    from benchmarks.judge_mutation import __main__ as named
+
+    sys.exit(named.main())
