@@ -66,10 +66,12 @@ _REPORTS = _edits(
     "reports", "pk_runtime/simulator.py",
     ("the exit code is not looked at", "if completed.exit_code == 0 and outcome in",
      "if outcome in"),
-    ("links are followed", "os.O_RDONLY | os.O_NOFOLLOW |", "os.O_RDONLY |"),
     ("a time may be zero or negative", "or time_us <= 0:", "or False:"),
     ("a time may be NaN", "not math.isfinite(time_us) or", ""),
     ("a run that was stopped may report", 'if completed.exceeded == "wall":', "if False:"),
+) + _edits(
+    "reports", "pk_runtime/run_folder.py",
+    ("links are followed", "os.O_RDONLY | os.O_NOFOLLOW |", "os.O_RDONLY |"),
     ("outputs may be longer", "or size > limit:", "or False:"),
 ) + _edits(
     "reports", "sandbox/stages/demand.py",
