@@ -83,6 +83,7 @@ class Judge:
         trace: Path | None = None,
         schedules: Schedules | None = None,
         replay: Replay | None = None,
+        incumbent: Candidate | None = None,
     ) -> Verdict:
         """The verdict on a candidate. `shapes` are those to time, by default every bench shape.
 
@@ -91,7 +92,9 @@ class Judge:
         `trace` has the timelines of the timed shapes written there, on `sim:` targets.
         `schedules` is how many schedules are drawn per shape, or "exhaustive"; `replay` makes just
         one run of an earlier verdict with the same `seed`, as its evidence names it, and ends with
-        stage "check". Both are for `sim:` targets.
+        stage "check". Both are for `sim:` targets. `incumbent` is the best kernel so far: on GPUs
+        it is timed by turns with the candidate, and each timing says how they compare; simulated
+        times of two runs compare as they are.
 
         Raises TargetNotAvailable, UnknownShape, ValueError for a replay without a seed, and
         ProblemError if a custom problem's file is at fault: mistakes of the caller, not verdicts.
@@ -102,7 +105,7 @@ class Judge:
             raise ValueError("a replay needs the seed of its verdict: inputs are drawn from it")
         report = _Guarded(progress)
         seed = secrets.randbits(63) if seed is None else seed
-        draft = _Draft(candidate, target, depth, seed, trace, schedules=schedules, replay=replay)
+        draft = _Draft(candidate, target, depth, seed, trace, (), schedules, replay, incumbent)
         try:
             host = self.host(problem)
             description = host.describe(target.world_size)
@@ -139,8 +142,9 @@ class Judge:
         _scan(draft.candidate)
         if draft.target.backend != "sim":
             return self._gpus.stages(
-                draft.candidate, draft.target, host, shapes, draft.depth, draft.seed, report
-            )
+                draft.candidate, draft.target, host, shapes, draft.depth, draft.seed, report,
+                draft.incumbent,
+            )  # fmt: skip
         report("build", {})
         program = build(self._compiler, draft.candidate)
         target = draft.target
@@ -225,6 +229,7 @@ class _Draft:
     shapes: tuple[str, ...] = ()
     schedules: Schedules | None = None
     replay: Replay | None = None
+    incumbent: Candidate | None = None
 
 
 class _Guarded:
