@@ -73,7 +73,7 @@ class Rule:
             return
         finite = self.golden.isfinite()
         self._finite = None if bool(finite.all()) else finite
-        rms = _rms(self._of_finite(self.golden))
+        self._rms = rms = _rms(self._of_finite(self.golden))
         if tolerance == "T1":
             unit = UNIT_ROUNDOFF.get(reference.dtype, 2.0**-8)
             error = self._of_finite(_exact(reference) - self.golden)
@@ -84,8 +84,7 @@ class Rule:
             self.limit = max(MAX_FACTOR * largest, MAX_FLOOR * unit * rms)
             self.rms_limit = RMS_FACTOR * _rms(error) + RMS_FLOOR * unit * rms
         else:
-            relative, absolute = RELATIVE[tolerance]
-            self.limit = self.golden.abs() * relative + absolute * rms
+            self.limit = _relative_limit(tolerance, self.golden, rms)
             self.rms_limit = None
 
     def accepts(self, result: Tensor) -> bool:
@@ -114,12 +113,16 @@ class Rule:
         return Errors(ok, self._merged(bad), _largest(error), limit, rms_error, self.rms_limit)
 
     def alike(self, result: Tensor, other: Tensor) -> Tensor:
-        """Mask of the elements in which two results agree within this rule's limit."""
+        """Mask of the elements in which a result is another one, but for rounding.
+
+        The other may be of any size, as that of a call with inputs of another scale is.
+        """
         if self.tolerance == "T0":
             both_nan = _isnan(result) & _isnan(other)
             return ~_bits_differ(result, other) | both_nan
         left, right = _exact(result), _exact(other)
-        return ~self._merged(~((left - right).abs() <= self.limit) & ~_same(left, right))
+        near = (left - right).abs() <= self._limit_around(right)
+        return ~self._merged(~near & ~_same(left, right))
 
     def never_finite(self, result: Tensor) -> Tensor:
         """Mask of the elements that are NaN or infinite where the golden is finite."""
@@ -130,6 +133,13 @@ class Rule:
     def expected(self) -> Tensor:
         """The golden in the result's shape."""
         return self._shaped(self.golden)
+
+    def _limit_around(self, values: Tensor) -> Tensor | float:
+        """What the limit would be if these were the golden's values."""
+        rms = _rms(values[values.isfinite()])
+        if not isinstance(self.limit, float):
+            return _relative_limit(self.tolerance, values, rms)
+        return self.limit * rms / self._rms if self._rms > 0 else self.limit
 
     def _of_finite(self, values: Tensor) -> Tensor:
         """The values where the golden is finite."""
@@ -148,6 +158,11 @@ def _exact(tensor: Tensor) -> Tensor:
     if tensor.dtype.is_complex:
         return torch.view_as_real(tensor.to(torch.complex128))
     return tensor.double()
+
+
+def _relative_limit(tolerance: Tolerance, values: Tensor, rms: float) -> Tensor:
+    relative, absolute = RELATIVE[tolerance]
+    return values.abs() * relative + absolute * rms
 
 
 def _rms(values: Tensor) -> float:
