@@ -10,10 +10,11 @@ from typing import Protocol
 
 from problems import scales
 from problems.contract import Problem, Tensors
-from problems.controls import LintReport, lint
+from problems.controls import lint
 from problems.description import Description, describe
 from problems.errors import ProblemError
 from problems.exact import golden_of
+from problems.lint_report import LintReport
 from problems.ranks import run_ranks
 from problems.wrong_answers import WrongAnswer, bank, defective_outputs
 
