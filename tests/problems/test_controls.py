@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from problems.contract import Dims, OutputSpec, Problem, Tensors
-from problems.controls import LintReport, lint
+from problems.controls import lint
 from problems.errors import WireError
+from problems.lint_report import LintReport
 from problems.registry import catalogue, get
 from tests.problems.samples import Sample, all_reduced
 
