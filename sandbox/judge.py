@@ -27,7 +27,7 @@ from sandbox.gpu.machine import TargetNotAvailable as TargetNotAvailable
 from sandbox.isolation import Capabilities
 from sandbox.labels import labels
 from sandbox.problem_host import CustomProblem, ProblemSource, open_host
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build

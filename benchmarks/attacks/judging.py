@@ -19,7 +19,7 @@ from sandbox import problem_host
 from sandbox.isolation import choose
 from sandbox.judge import Judge
 from sandbox.problem_host import CustomProblem
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 
 # Inputs and schedules are drawn from it: a suite that fails now and then would not be believed.
 SEED = 20261121

@@ -31,8 +31,8 @@ from problems.registry import get
 from problems.tolerance import Rule
 from sandbox.isolation import UnisolatedExecutor
 from sandbox.judge import Judge
-from sandbox.object_rules import refusals
-from sandbox.rules import scan
+from sandbox.rules.objects import refusals
+from sandbox.rules.scan import scan
 from sandbox.stages.demand import number
 
 TARGET = "sim:h200x4"

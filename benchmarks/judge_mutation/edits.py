@@ -78,7 +78,7 @@ _REPORTS = _edits(
     ("figures may be infinite", "usable and math.isfinite(value)", "usable"),
 )  # fmt: skip
 _RULES = _edits(
-    "rules", "sandbox/rules.py",
+    "rules", "sandbox/rules/scan.py",
     ("pointers, casts and arrays are allowed", "yield from memory(plain)", "yield from ()"),
     ("the C library and the engine may be named", "yield from known_names(code, at)", "pass"),
     ("variables may be shared", "yield from shared_variables(plain)", "yield from ()"),
@@ -90,17 +90,17 @@ _RULES = _edits(
     ("attributes are allowed", "yield from attributes(code, at)", "pass"),
     ("the runtime may be extended", 'if token.text == "namespace" and', "if False and"),
 ) + _edits(
-    "rules", "sandbox/tokens.py",
+    "rules", "sandbox/rules/tokens.py",
     ("obscure text is skipped", "if kind in _OBSCURE:", "if False:"),
     ("comments may hide line splices", 'elif kind == "comment" and re', "elif False and re"),
 ) + _edits(
-    "rules", "sandbox/raw_rules.py",
+    "rules", "sandbox/rules/raw.py",
     ("raw kernels may use any stream", "yield from _launches(plain, at)", "pass"),
     ("raw code may call CUDA", "if _CUDA.fullmatch(token.text) and", "if False and"),
     ("raw code may contain any assembly", "yield from _texts(plain, at)", "pass"),
     ("raw code may keep state", "yield from shared_variables(plain)", "yield from ()"),
 ) + _edits(
-    "rules", "sandbox/triton_rules.py",
+    "rules", "sandbox/rules/triton.py",
     ("Triton files may import anything", "yield from _imports(node, own)", "pass"),
     ("Triton files may reach inside", "yield from _attribute(node)", "pass"),
     ("Triton files may keep state", "yield from _state(tree)", "pass"),
@@ -108,7 +108,7 @@ _RULES = _edits(
     ("Triton streams need not be joined", "yield from _streams(tree)", "pass"),
 )  # fmt: skip
 _OBJECTS = _edits(
-    "objects", "sandbox/object_rules.py",
+    "objects", "sandbox/rules/objects.py",
     ("an object may refer to anything", "if symbol.name and not _may_use(", "if False and not ("),
     ("all of the engine may be called", "in _declared() and name[end", "and name[end"),
     ("objects may define any C name", "if name not in _OWN[gpu] and not name",
@@ -126,7 +126,7 @@ _OBJECTS = _edits(
     ("objects may keep state", "elif not gpu and _kept(", "elif False and _kept("),
     ("constants of any name", "and name not in C_NAMES\n", "\n"),
 ) + _edits(
-    "objects", "sandbox/elf.py",
+    "objects", "sandbox/rules/elf.py",
     ("the last symbol is not read", "_SYMBOL.iter_unpack(data):",
      "list(_SYMBOL.iter_unpack(data))[:-1]:"),
 ) + _edits(
