@@ -142,4 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Under its own name: the processes that it starts import it, and a `__main__` they cannot.
+    from benchmarks.judge_mutation import __main__ as module
+
+    sys.exit(module.main())
