@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -99,10 +99,11 @@ def _candidate(judge: Judge, entry: Entry, target: Target) -> tuple[str, str]:
         (shape for shape in problem.shapes if shape.kind == "bench"),
         key=lambda shape: problem.costs(shape.dims, target.world_size).hbm_bytes,
     )
-    verdict = judge.evaluate(
-        entry.candidate, problem, target,
-        shapes=entry.shapes or (smallest.name,), seed=SEED, depth=entry.depth,
-    )  # fmt: skip
+    with _unscanned() if entry.unscanned else nullcontext():
+        verdict = judge.evaluate(
+            entry.candidate, problem, target,
+            shapes=entry.shapes or (smallest.name,), seed=SEED, depth=entry.depth,
+        )  # fmt: skip
     violations = verdict.evidence.get("violations", [])
     tokens = " ".join(f"{v['token']} {v['why']}" for v in violations)
     messages = " ".join(str(d["message"]) for d in verdict.evidence.get("diagnostics", []))
@@ -140,6 +141,12 @@ def _lint(source: str) -> LintReport:
         path = Path(folder) / "problem.py"
         path.write_text(source, encoding="utf-8")
         return lint(load_problem(path), seeds=(1,))
+
+
+@contextmanager
+def _unscanned() -> Iterator[None]:
+    with patch("sandbox.judge.scan", lambda candidate: ()):
+        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.attacks.judging import Outcome, examine, judge_at
 from benchmarks.attacks.suite import Entry, entries
 from benchmarks.judge_mutation.edits import SUITES, Suite
+from benchmarks.judge_mutation.objects import SAMPLES, built
 from pk_runtime.candidate import Candidate
 from pk_runtime.execution import Command, Completed
 from pk_runtime.sheet import load_sheet
@@ -31,6 +32,7 @@ from problems.tolerance import Rule
 from problems.validation import breaches
 from sandbox.isolation import UnisolatedExecutor
 from sandbox.judge import Judge
+from sandbox.object_rules import refusals
 from sandbox.rules import scan
 from sandbox.stages.demand import number
 
@@ -40,7 +42,7 @@ Check = tuple[str, bool]
 JUDGED = (
     "cache in scratch", "mode by a callback", "sum of two when large", "idle at bench shapes",
     "one rank works", "right at one shape", "right on four ranks", "waits for one peer",
-    "never signals", "inline assembly",
+    "never signals", "inline assembly", "assembler name",
 )  # fmt: skip
 
 
@@ -235,11 +237,19 @@ def rules(cache: Path) -> Iterator[Check]:
         if entry.sort != "problem":
             found = scan(entry.candidate)
             said = " ".join(map(str, found))
-            if entry.status != "rejected" or entry.shapes or "leaves out" in str(entry.evidence):
+            if entry.text is None:
                 yield f"{entry.sort}/{entry.name} is clean", not found
             else:
-                refused = bool(found) and all(words in said for words in entry.evidence)
+                refused = bool(found) and all(words in said for words in entry.text)
                 yield f"{entry.sort}/{entry.name} is refused", refused
+
+
+def objects(cache: Path) -> Iterator[Check]:
+    """Each name in a compiled kernel that must be refused is, and no other."""
+    for sample in SAMPLES:
+        with built(sample) as path:
+            found = {name for name, _ in refusals(path, gpu=sample.gpu)}
+        yield f"an object that {sample.what}", found == set(sample.refused)
 
 
 def problems(cache: Path) -> Iterator[Check]:
@@ -283,6 +293,7 @@ _SUITES: dict[Suite, Callable[[Path], Iterator[Check]]] = {
     "comparison": comparison,
     "reports": reports,
     "rules": rules,
+    "objects": objects,
     "problems": problems,
     "judge": judging,
 }

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Suite = Literal["comparison", "reports", "rules", "problems", "judge"]
-SUITES: tuple[Suite, ...] = ("comparison", "reports", "rules", "problems", "judge")
+Suite = Literal["comparison", "reports", "rules", "objects", "problems", "judge"]
+SUITES: tuple[Suite, ...] = ("comparison", "reports", "rules", "objects", "problems", "judge")
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,12 @@ _REPORTS = _edits(
     "reports", "pk_runtime/simulator.py",
     ("the exit code is not looked at", "if completed.exit_code == 0 and outcome in",
      "if outcome in"),
-    ("links are followed", "os.O_RDONLY | os.O_NOFOLLOW |", "os.O_RDONLY |"),
     ("a time may be zero or negative", "or time_us <= 0:", "or False:"),
     ("a time may be NaN", "not math.isfinite(time_us) or", ""),
     ("a run that was stopped may report", 'if completed.exceeded == "wall":', "if False:"),
+) + _edits(
+    "reports", "pk_runtime/run_folder.py",
+    ("links are followed", "os.O_RDONLY | os.O_NOFOLLOW |", "os.O_RDONLY |"),
     ("outputs may be longer", "or size > limit:", "or False:"),
 ) + _edits(
     "reports", "sandbox/stages/demand.py",
@@ -112,6 +114,32 @@ _RULES = _edits(
     ("Triton files may keep state", "yield from _state(tree)", "pass"),
     ("Triton files may change what they get", "yield from _assignment(node)", "pass"),
     ("Triton streams need not be joined", "yield from _streams(tree)", "pass"),
+)  # fmt: skip
+_OBJECTS = _edits(
+    "objects", "sandbox/object_rules.py",
+    ("an object may refer to anything", "if symbol.name and not _may_use(", "if False and not ("),
+    ("all of the engine may be called", "in _declared() and name[end", "and name[end"),
+    ("objects may define any C name", "if name not in _OWN[gpu] and not name",
+     "if False and not name"),
+    ("objects may take the place of pk or std", "if not shared or not (gpu",
+     "if False and not (gpu"),
+    ("objects may bring their own operator new", "elif _OPERATORS.match(name):", "elif False:"),
+    ("objects may define the engine's functions", "elif not gpu and _of_the_engine(name):",
+     "elif False:"),
+    ("any section is known", "if not known:", "if False:"),
+    ("data may be run", "elif section.executable and (", "elif False and ("),
+    ("objects may run before main", "if name != _REGISTERS:", "if False:"),
+    ("names may be chosen at the start", "if symbol.chosen_at_start:", "if False:"),
+    ("objects may keep state per thread", "elif symbol.thread_local:", "elif False:"),
+    ("objects may keep state", "elif not gpu and _kept(", "elif False and _kept("),
+    ("constants of any name", "and name not in C_NAMES\n", "\n"),
+) + _edits(
+    "objects", "sandbox/elf.py",
+    ("the last symbol is not read", "_SYMBOL.iter_unpack(data):",
+     "list(_SYMBOL.iter_unpack(data))[:-1]:"),
+) + _edits(
+    "judge", "sandbox/stages/build.py",
+    ("objects are not looked at", "    _accept(built.with_name(OBJECT), candidate, gpu)\n", ""),
 )  # fmt: skip
 _PROBLEMS = _edits(
     "problems", "problems/controls.py",
@@ -177,4 +205,6 @@ _JUDGE = _edits(
      '"wrong_output", stage, _infra(error))'),
 )  # fmt: skip
 
-EDITS = (*_COMPARE, *_TOLERANCE, *_SCALES, *_ANSWERS, *_REPORTS, *_RULES, *_PROBLEMS, *_JUDGE)
+EDITS = (
+    *_COMPARE, *_TOLERANCE, *_SCALES, *_ANSWERS, *_REPORTS, *_RULES, *_OBJECTS, *_PROBLEMS, *_JUDGE,
+)  # fmt: skip

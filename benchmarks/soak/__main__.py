@@ -69,7 +69,9 @@ class Judges:
             judge = self._own.judge = Judge(cache=self._cache, executor=self._executor)
         started = time.monotonic()
         try:
-            verdict = judge.evaluate(work.candidate, work.problem, TARGET, depth="quick")
+            verdict = judge.evaluate(
+                work.candidate, work.problem, TARGET, depth="quick", shapes=work.shapes
+            )
             status, summary = verdict.status, verdict.summary
         except ProblemError as error:
             status, summary = REFUSED, str(error)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pk_runtime.exploration import Exploration, Grid, Outcome, RankTensors
+from pk_runtime.exploration import Exploration, Grid, Outcome
+from pk_runtime.run_folder import RankTensors
 from pk_runtime.schedules import EAGER, LATEST, Schedule, Search, drawn
 from pk_runtime.sheet import Sheet
 from pk_runtime.shrink import (
