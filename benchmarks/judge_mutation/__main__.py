@@ -142,14 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-<<<<<<< HEAD
-    # Under its own name: the processes that it starts import it, and a `__main__` they cannot.
-    from benchmarks.judge_mutation import __main__ as module
-
-    sys.exit(module.main())
-=======
     # The processes of the pool find a function by its module's name, which is not "__main__" there.
     from benchmarks.judge_mutation.__main__ import main as known_by_name
 
     sys.exit(known_by_name())
->>>>>>> main
