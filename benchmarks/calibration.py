@@ -1,13 +1,17 @@
 """Measures every problem of the catalogue and writes `problems/catalogue/calibration.json`.
 
-    python3 -m benchmarks.calibration [--problem SLUG] [--table]
+    python3 -m benchmarks.calibration [--problem SLUG] [--table | --seeds 100]
 
 To be run after a change of a problem, a tolerance or the in-process group; takes minutes. The
 file has no date and depends on nothing but the code, up to the last bits of a CPU's GEMM.
-`--table` prints it as Markdown, for docs/problems.md, and measures nothing.
+`--table` prints it as Markdown, for docs/problems.md, and measures nothing. `--seeds` asks instead
+how often an honest variant is refused: many draws at the small shapes, on 2, 4 and 8 ranks; writes
+nothing. Exit code 1 if one is.
 """
 
 import argparse
+import functools
+import itertools
 import json
 import math
 import sys
@@ -18,12 +22,15 @@ import torch
 
 from problems.calibration import FILE, calibration_of, stored
 from problems.compare import Checker
-from problems.contract import Problem
+from problems.contract import Problem, Tensors
 from problems.controls import WORLD_SIZES, lint
 from problems.description import dtype_name
 from problems.hosting import InProcessHost
+from problems.noise import Noise, honest_variants, noise_of
+from problems.ranks import Run, run
 from problems.registry import catalogue
 from problems.scales import span_of
+from problems.variants import RING, Variant
 
 DIGITS = 3
 
@@ -91,17 +98,45 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
+def _again(problem: Problem, inputs: Sequence[Tensors], variant: Variant) -> Run:
+    return run(problem, inputs, variant=variant)
+
+
+def many(problem: Problem, seeds: int) -> int:
+    """Prints the most noise of as many draws of each small case; how many results were refused."""
+    refused = 0
+    for shape, world_size in itertools.product(("tiny", "odd"), (2, 4, 8)):
+        if problem.tolerance == "T0" or not problem.divides(problem.shape(shape).dims, world_size):
+            continue
+        worst: dict[str, Noise] = {}
+        for seed in range(seeds):
+            made = InProcessHost(problem).materialize(shape, world_size, seed)
+            checker = Checker(problem, made.golden, made.reference)
+            again = functools.partial(_again, problem, made.inputs)
+            for name, results in honest_variants(made.golden, again(RING), again):
+                noise = noise_of(checker, results)
+                worst[name] = worst.get(name, noise).most(noise)
+                refused += noise.max > 1 or noise.rms > 1
+        told = ", ".join(f"{name} {noise.max:.2f} {noise.rms:.2f}" for name, noise in worst.items())
+        print(f"{problem.slug} {shape} on {world_size} ranks: {told}", flush=True)
+    return refused
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and writes, or prints."""
     parser = argparse.ArgumentParser(prog="benchmarks.calibration", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--problem", choices=[problem.slug for problem in catalogue()])
     parser.add_argument("--table", action="store_true", help="print the file as Markdown")
+    parser.add_argument("--seeds", type=int, help="measure the noise of as many draws")
     chosen = parser.parse_args(arguments)
     if chosen.table:
         print(table())
         return 0
     torch.set_num_threads(1)
+    if chosen.seeds:
+        asked = [p for p in catalogue() if chosen.problem in (None, p.slug)]
+        return 1 if sum(many(problem, chosen.seeds) for problem in asked) else 0
     known = dict(stored()) if FILE.is_file() else {}
     entries = {}
     for problem in catalogue():

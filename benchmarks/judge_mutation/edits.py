@@ -56,6 +56,14 @@ _TOLERANCE = _edits(
     ("the reference is taken for the golden", "else _exact(golden)", "else _exact(reference)"),
     ("fp32 results have the limit of bf16 ones", '"T2": (1e-4, 1e-5)', '"T2": (1e-2, 1e-2)'),
 )  # fmt: skip
+_SCALES = _edits(
+    "comparison", "problems/scales.py",
+    ("scales are always 1", "return low + drawn % (high - low + 1)", "return 0"),
+    ("scales are never below 1", "return low + drawn % (high - low", "return drawn % (high"),
+) + _edits(
+    "comparison", "problems/hosting.py",
+    ("inputs are not scaled", "  scales.scaled(", "  (lambda inputs, k: inputs)("),
+)  # fmt: skip
 _ANSWERS = _edits(
     "comparison",
     "problems/wrong_answers.py",
@@ -146,6 +154,8 @@ _PROBLEMS = _edits(
      "True,"),
     ("the reference may change inputs", "            not changed,\n", "            True,\n"),
     ("the signal may drown in the limit", "signal >= MIN_SIGNAL,", "True,"),
+    ("noise above 1 is accepted by the lint", "noise.max <= 1 and noise.rms <= 1,", "True,"),
+    ("the lint looks at one scale only", "if chosen and not tally.findings:", "if False:"),
     ("the golden may be NaN", "bool(exact.isfinite().all()) if", "True if"),
     ("outputs may have another form",
      "tuple(tensor.shape) == spec.shape and tensor.dtype == spec.dtype,", "True,"),
@@ -195,4 +205,6 @@ _JUDGE = _edits(
      '"wrong_output", stage, _infra(error))'),
 )  # fmt: skip
 
-EDITS = (*_COMPARE, *_TOLERANCE, *_ANSWERS, *_REPORTS, *_RULES, *_OBJECTS, *_PROBLEMS, *_JUDGE)
+EDITS = (
+    *_COMPARE, *_TOLERANCE, *_SCALES, *_ANSWERS, *_REPORTS, *_RULES, *_OBJECTS, *_PROBLEMS, *_JUDGE,
+)  # fmt: skip
