@@ -135,9 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         Path(folder).chmod(0o755)
         Path(folder, "tmp").mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(Path(folder, "tmp"))
+        executor = backends(docker_host=options.docker_host)[options.isolation]()
         answers, before, after = soak(
-            backends(docker_host=options.docker_host)[options.isolation](), Path(folder), options.count, options.parallel,
-            options.hostile_every, options.docker_host,
+            executor, Path(folder), options.count, options.parallel, options.hostile_every,
+            options.docker_host,
         )  # fmt: skip
     wrong = [answer for answer in answers if not answer.right]
     for answer in wrong:
