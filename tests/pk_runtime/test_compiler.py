@@ -244,7 +244,7 @@ def test_a_compiler_that_says_nothing_is_the_machines_fault(compiler: Compiler) 
     candidate = with_text("// nobody compiles this")
     with pytest.raises(ToolchainError, match="exit code 1"):
         Compiler(compiler.cache.root, Silent()).simulator(candidate)
-    with pytest.raises(ToolchainError, match="wrote no kernel.o"):
+    with pytest.raises(ToolchainError, match=r"wrote no kernel\.o"):
         Compiler(compiler.cache.root, Lying()).simulator(candidate)
 
 
