@@ -9,6 +9,7 @@ the candidate tells it to include; pk_runtime's own engine is trusted and built 
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ __all__ = ["BuildError", "Compiler", "Diagnostic", "ToolchainError", "Unsupporte
 
 INCLUDE = Path(__file__).parent / "include"
 ENGINE_SOURCES = Path(__file__).parent / "sim"
+# Beside a program or library: the candidate's part of it, before it was linked.
+OBJECT = "kernel.o"
 
 COMPILE_WALL_S = 60.0
 COMPILE_MEMORY_BYTES = 4 << 30
@@ -47,13 +50,15 @@ SIMULATOR_FLAGS = (
     "-fsanitize-undefined-trap-on-error",
     "-Werror=vla",
 )
-# The whole engine is linked: a candidate's own main() must clash with it, not replace it.
+# The whole engine is linked, and first: a candidate's own main() must clash with it, and of two
+# copies of a template's function the linker takes the engine's.
 WHOLE, END_WHOLE = ("-Wl,--whole-archive",), ("-Wl,--no-whole-archive",)
 ENGINE_FLAGS = ("-std=c++20", "-O2", "-g0", *GCC_MESSAGES)
 GPU_FLAGS = ("-std=c++20", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcompiler", "-H")
 CUBIN_FLAGS = (*GPU_FLAGS, "-cubin", "-Xptxas", "-v")
 TRACE_FLAGS = ("-DPK_TRACE",)
-LIBRARY_FLAGS = (*GPU_FLAGS, "-shared", "-Xcompiler", "-fPIC")
+LIBRARY_FLAGS = (*GPU_FLAGS, "-Xcompiler", "-fPIC", "-c")
+LINK_FLAGS = ("-gencode", "arch=compute_90a,code=sm_90a", "-shared")
 
 
 class BuildError(Exception):
@@ -89,17 +94,16 @@ class Compiler:
             raise _unsupported(candidate, "sim: targets run pk kernels only", "a cuda: target")
         _accept(candidate)
         tool, engine = gxx(), self.engine()
-        key = _key(
-            "simulator", candidate, tool, (*SIMULATOR_FLAGS, *WHOLE), INCLUDE, ENGINE_SOURCES
-        )
-        main = candidate.main_file
-        argv = (
+        key = _key("simulator", candidate, tool, SIMULATOR_FLAGS, INCLUDE, ENGINE_SOURCES)
+        compiled = (
             *(str(tool.path), *SIMULATOR_FLAGS, f"-I{INCLUDE}", _knob_macro(candidate)),
-            *("-x", "c++", main, "-x", "none", *WHOLE, str(engine), *END_WHOLE, "-o", "program"),
+            *("-x", "c++", "-c", candidate.main_file, "-o", OBJECT),
         )
+        linked = (str(tool.path), *WHOLE, str(engine), *END_WHOLE, OBJECT, "-o", "program")
 
         def build(folder: Path) -> None:
-            self._compile(candidate, argv, (engine, INCLUDE), (tool,), "program", folder)
+            steps = (compiled, linked)
+            self._compile(candidate, steps, (engine, INCLUDE), (tool,), "program", folder)
             (folder / "program").chmod(0o755)
 
         return self.cache.get(key, build, self.limits.wall_s) / "program"
@@ -115,22 +119,26 @@ class Compiler:
         makes it somewhat slower.
         """
         flags = (*LIBRARY_FLAGS, *TRACE_FLAGS) if trace else LIBRARY_FLAGS
-        return self._gpu(candidate, flags, "kernel.so")
+        return self._gpu(candidate, flags, "kernel.so", LINK_FLAGS)
 
-    def _gpu(self, candidate: Candidate, flags: tuple[str, ...], result: str) -> Path:
+    def _gpu(
+        self, candidate: Candidate, flags: tuple[str, ...], result: str, link: tuple[str, ...] = ()
+    ) -> Path:
         if candidate.language == "triton":
             raise _unsupported(candidate, "Triton compiles its kernels itself", "pk or cuda source")
         _accept(candidate)
         host, tool = gxx(), nvcc()
-        key = _key(result, candidate, tool, (*flags, host.version), INCLUDE)
-        argv = (
-            *(str(tool.path), *flags, f"-I{INCLUDE}", _knob_macro(candidate)),
-            *("-ccbin", str(host.path), candidate.main_file, "-o", result),
+        key = _key(result, candidate, tool, (*flags, *link, host.version), INCLUDE)
+        compiler = (str(tool.path), "-ccbin", str(host.path))
+        compiled = (
+            *(*compiler, *flags, f"-I{INCLUDE}", _knob_macro(candidate)),
+            *(candidate.main_file, "-o", OBJECT if link else result),
         )
+        steps = (compiled, (*compiler, *link, OBJECT, "-o", result)) if link else (compiled,)
 
         def build(folder: Path) -> None:
             reads = (INCLUDE, tool.root)
-            log = self._compile(candidate, argv, reads, (tool, host), result, folder)
+            log = self._compile(candidate, steps, reads, (tool, host), result, folder)
             ptxas = [line for line in log.splitlines() if line.startswith(("ptxas info", "    "))]
             (folder / "kernel.log").write_text("\n".join(ptxas), encoding="utf-8")
 
@@ -147,13 +155,16 @@ class Compiler:
     def _compile(
         self,
         candidate: Candidate,
-        argv: tuple[str, ...],
+        steps: tuple[tuple[str, ...], ...],
         read_only: tuple[Path, ...],
         tools: tuple[Tool, ...],
         result: str,
         folder: Path,
     ) -> str:
-        """Compiles in a folder of its own, copies `result` to `folder`, returns the log."""
+        """Runs the steps in a folder of its own, up to the first that fails; returns the log.
+
+        Copies `result` to `folder`, and the object that more than one step has in between.
+        """
         headers = (INCLUDE, *(path for tool in tools for path in tool.headers))
         tree = SourceTree(dict(candidate.files), candidate.main_file, headers)
         with self.cache.workdir() as workdir:
@@ -163,14 +174,18 @@ class Compiler:
             here = (
                 f"-ffile-prefix-map={workdir}=."  # or line tables would differ from build to build
             )
-            whole = (*argv, here) if Path(argv[0]).name.startswith("g++") else argv
-            done = self.executor.run(Command(whole, workdir, read_only, env, self.limits))
+            first = (*steps[0], here) if Path(steps[0][0]).name.startswith("g++") else steps[0]
+            # One start of a sandbox, which takes longer than a link.
+            argv = ("/bin/sh", "-c", " && ".join(map(shlex.join, (first, *steps[1:]))))
+            done = self.executor.run(Command(argv, workdir, read_only, env, self.limits))
             log = done.stderr.decode(errors="replace")
             _check(done, log, tree, self.limits)
-            output = workdir / result
-            if output.is_symlink() or not output.is_file():
-                raise ToolchainError(f"{argv[0]} reported success but wrote no {result}")
-            shutil.copyfile(output, folder / result)
+            for name in (OBJECT, result) if len(steps) > 1 else (result,):
+                output = workdir / name
+                if output.is_symlink() or not output.is_file():
+                    program = Path(first[0]).name
+                    raise ToolchainError(f"{program} reported success but wrote no {name}")
+                shutil.copyfile(output, folder / name)
         return log
 
 

@@ -26,6 +26,7 @@ from problems.contract import (
 )
 from problems.errors import UnknownShape
 from problems.fields import MAX_DIMS, MAX_EXTENT, MAX_TEXT, NAME, Fields
+from problems.scales import exponent, is_span, span
 
 DTYPES: Mapping[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
@@ -76,6 +77,11 @@ class Description:
     world_size: int
     shapes: tuple[ShapeInfo, ...]
     reference_code: str = ""
+    scales: tuple[int, int] | None = None
+
+    def exponent(self, shape: ShapeInfo, seed: int) -> int:
+        """The k of the 2^k that the inputs of this seed are scaled by; see `problems.scales`."""
+        return exponent(span(self.scales, shape.inputs, shape.outputs), seed)
 
     def shape(self, name: str) -> ShapeInfo:
         """The shape of that name. Raises UnknownShape, which lists the known ones."""
@@ -102,6 +108,7 @@ class Description:
             "world_size": self.world_size,
             "shapes": [_shape_to_json(shape) for shape in self.shapes],
             "reference_code": self.reference_code or None,
+            "scales": None if self.scales is None else list(self.scales),
         }
 
     @classmethod
@@ -125,6 +132,7 @@ class Description:
             world_size=reader.integer("world_size", low=1, high=MAX_WORLD),
             shapes=tuple(_shape_from_json(item) for item in reader.items("shapes", most)),
             reference_code=reader.optional("reference_code", reader.long_text) or "",
+            scales=reader.optional("scales", lambda key: _scales(reader, key)),
         )
         _require_consistent(description, reader)
         return description
@@ -152,6 +160,7 @@ def describe(problem: Problem, world_size: int) -> Description:
             if problem.divides(shape.dims, world_size)
         ),
         reference_code=_reference_code(problem),
+        scales=problem.scales,
     )
 
 
@@ -166,6 +175,13 @@ def _reference_code(problem: Problem) -> str:
         return textwrap.dedent(inspect.getsource(type(problem).reference))[:MAX_TEXT]
     except OSError:
         return ""
+
+
+def _scales(reader: Fields, key: str) -> tuple[int, int]:
+    value = tuple(reader.items(key, 2))
+    if not is_span(value):
+        raise reader.error(key, "must be two integers, the lowest and the highest exponent")
+    return value
 
 
 def _shape_info(problem: Problem, shape: Shape, world_size: int) -> ShapeInfo:

@@ -10,7 +10,7 @@ from benchmarks.attacks.catalogue import CATALOGUE
 from benchmarks.attacks.judging import GPU_ONLY, Outcome
 from benchmarks.attacks.suite import Entry, entries
 from benchmarks.attacks.table import counts, markdown, summary
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 from sandbox.verdict import STATUSES
 
 TARGET = "sim:h200x4"
@@ -34,10 +34,10 @@ def test_the_suite_is_as_large_as_it_should_be() -> None:
 )
 def test_the_rules_refuse_what_they_must_and_nothing_else(entry: Entry) -> None:
     violations = scan(entry.candidate)
-    if entry.status == "rejected" and not entry.shapes and "leaves out" not in str(entry.evidence):
+    if entry.text is not None:
         found = " ".join(map(str, violations))
         assert violations, "nothing forbidden was found"
-        assert all(words in found for words in entry.evidence), found
+        assert all(words in found for words in entry.text), found
     else:
         assert not violations, violations[0]
 
@@ -54,7 +54,7 @@ def test_the_judge_misses_nothing_and_refuses_nobody(
         for entry in entries("attack" if kind == "attack" else "honest")
         if entry.sort in {"pk", "problem"}
         and not entry.name.startswith("shipped")
-        and not (entry.sort == "pk" and scan(entry.candidate))
+        and not (entry.sort == "pk" and scan(entry.candidate) and not entry.unscanned)
     ]
     cache = tmp_path_factory.getbasetemp() / "attacks"
     outcomes = judged(chosen[::10], TARGET, cache)

@@ -3,22 +3,23 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.attacks.suite import Entry
 from pk_runtime.target import Target
-from problems.controls import LintReport, lint
+from problems.controls import lint
 from problems.errors import ProblemError
+from problems.lint_report import LintReport
 from problems.loading import load_problem
 from problems.registry import get
 from sandbox import problem_host
 from sandbox.isolation import choose
 from sandbox.judge import Judge
 from sandbox.problem_host import CustomProblem
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 
 # Inputs and schedules are drawn from it: a suite that fails now and then would not be believed.
 SEED = 20261121
@@ -98,10 +99,11 @@ def _candidate(judge: Judge, entry: Entry, target: Target) -> tuple[str, str]:
         (shape for shape in problem.shapes if shape.kind == "bench"),
         key=lambda shape: problem.costs(shape.dims, target.world_size).hbm_bytes,
     )
-    verdict = judge.evaluate(
-        entry.candidate, problem, target,
-        shapes=entry.shapes or (smallest.name,), seed=SEED, depth=entry.depth,
-    )  # fmt: skip
+    with _unscanned() if entry.unscanned else nullcontext():
+        verdict = judge.evaluate(
+            entry.candidate, problem, target,
+            shapes=entry.shapes or (smallest.name,), seed=SEED, depth=entry.depth,
+        )  # fmt: skip
     violations = verdict.evidence.get("violations", [])
     tokens = " ".join(f"{v['token']} {v['why']}" for v in violations)
     messages = " ".join(str(d["message"]) for d in verdict.evidence.get("diagnostics", []))
@@ -139,6 +141,12 @@ def _lint(source: str) -> LintReport:
         path = Path(folder) / "problem.py"
         path.write_text(source, encoding="utf-8")
         return lint(load_problem(path), seeds=(1,))
+
+
+@contextmanager
+def _unscanned() -> Iterator[None]:
+    with patch("sandbox.judge.scan", lambda candidate: ()):
+        yield
 
 
 @contextmanager

@@ -9,6 +9,7 @@
     // knobs: depth=2, cols=64         optional
     // shapes: m1024n1024              optional: bench shapes to time, by default the first one
     // depth: full                     optional
+    // unscanned: yes                  optional: judged as if the rules on its text had missed it
 
 The code follows the header, or edits of the base, each
 
@@ -44,7 +45,7 @@ SORTS: tuple[Sort, ...] = ("pk", "cuda", "triton", "problem")
 _HEADER = re.compile(r"(?://|#) (\w+): (.*)")
 _EDIT = re.compile(r"^<<<\n(.*?)\n===\n(.*?)\n?>>>$", re.DOTALL | re.MULTILINE)
 _NEEDED = frozenset({"tries", "status"})
-_KNOWN = _NEEDED | {"entry", "problem", "evidence", "base", "knobs", "shapes", "depth"}
+_KNOWN = _NEEDED | {"entry", "problem", "evidence", "base", "knobs", "shapes", "depth", "unscanned"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,14 @@ class Entry:
     knobs: dict[str, int] = field(default_factory=dict)
     shapes: tuple[str, ...] = ()
     depth: Depth = "quick"
+    unscanned: bool = False
+
+    @property
+    def text(self) -> tuple[str, ...] | None:
+        """What the rules on its text must say, if anything; None if they must find nothing."""
+        if self.status != "rejected" or self.shapes or "leaves out" in str(self.evidence):
+            return None
+        return () if self.unscanned else self.evidence
 
     @property
     def candidate(self) -> Candidate:
@@ -136,6 +145,7 @@ def _read(path: Path, kind: Kind, sort: Sort) -> Entry:
         knobs=_knobs(header.get("knobs", "")),
         shapes=tuple(header.get("shapes", "").split()),
         depth=cast(Depth, header.get("depth", "quick")),
+        unscanned=header.get("unscanned") == "yes",
     )
 
 

@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # The processes look functions up by the name of their module, which must not be "__main__".
-    from benchmarks.judge_mutation import __main__ as named
+    # The processes of the pool find a function by its module's name, which is not "__main__" there.
+    from benchmarks.judge_mutation.__main__ import main as known_by_name
 
-    sys.exit(named.main())
+    sys.exit(known_by_name())

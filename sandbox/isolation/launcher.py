@@ -27,7 +27,7 @@ import time
 
 from sandbox.isolation.inside import start as start_inside
 from sandbox.isolation.mirror import FOLDER, Mirror, tree_bytes
-from sandbox.isolation.mounts import STAGE, stage, unshare_machine
+from sandbox.isolation.mounts import STAGE, mount_proc, stage, unshare_machine
 from sandbox.isolation.process import (
     MAX_DESCRIPTORS,
     become,
@@ -169,6 +169,7 @@ def _kill(child: int) -> None:
 
 def _start_bwrap(spec: "Specification", status: int, owner: "int | None") -> int:
     """Forks bwrap with limits, user and groups as specified and an empty environment."""
+    mount_proc("/proc")  # bwrap looks there for its child, by the number it has in our namespace
     filter_fd = os.memfd_create("seccomp")
     os.write(filter_fd, bytes.fromhex(spec["seccomp"]))
     os.lseek(filter_fd, 0, os.SEEK_SET)
@@ -195,7 +196,10 @@ def _start_bwrap(spec: "Specification", status: int, owner: "int | None") -> int
 
 
 def _wait_for_all(child: int) -> int:
-    """Waits for a sandbox and for all that was left to us; returns how its first process ended."""
+    """Waits for a sandbox and for all that was left to us; returns how its first process ended.
+
+    What outlives that process can only wait for it: a bwrap that fails early leaves its child so.
+    """
     outcome = 0
     while True:
         try:
@@ -204,6 +208,10 @@ def _wait_for_all(child: int) -> int:
             return outcome
         if pid == child:
             outcome = os.waitstatus_to_exitcode(status)
+            try:
+                os.kill(-1, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
 
 def _exit_code(documents: bytes) -> int:
