@@ -15,6 +15,8 @@ from api.errors import ERROR_TYPES, ApiError, ErrorType, FieldError
 from store.errors import ArtifactError, DatabaseUnavailableError
 
 MEDIA_TYPE = "application/problem+json"
+_SHOWN_ERRORS = 50
+_NAME = 200
 
 _BY_STATUS = {404: "route_not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
@@ -81,10 +83,11 @@ async def _validation_error(request: Request, error: Exception) -> Response:
         position = found[0]["loc"][-1]
         detail = f"The body stops being JSON at character {position}: {reason}."
         return problem_response(ERROR_TYPES["invalid_json"], detail, instance=request_id(request))
-    errors = [_field_error(entry["loc"], entry["msg"]) for entry in found]
+    # As many as a person reads: a body of 4 MB can have more mistakes than bytes fit an answer.
+    errors = [_field_error(entry["loc"], entry["msg"]) for entry in found[:_SHOWN_ERRORS]]
     first = errors[0]
     where = first.pointer or first.parameter or "the request"
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return problem_response(
         ERROR_TYPES["invalid_request"],
         f"{where}: {first.detail}{more}.",
@@ -95,11 +98,15 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 def _field_error(location: Sequence[str | int], message: str) -> FieldError:
     """pydantic's location as a JSON pointer in URI fragment form, or as a parameter's name."""
-    origin, *path = location
+    origin, *path = (_cut(step) for step in location)
     if origin != "body":
         return FieldError(message, parameter=".".join(str(part) for part in path) or str(origin))
     steps = [str(part).replace("~", "~0").replace("/", "~1") for part in path]
     return FieldError(message, pointer="#" + "".join(f"/{step}" for step in steps))
+
+
+def _cut(step: str | int) -> str | int:
+    return step if isinstance(step, int) or len(step) <= _NAME else f"{step[:_NAME]}..."
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -30,6 +30,7 @@ from pk_runtime.target import TimingKind
 FORMAT = 1
 MAX_BUNDLE_BYTES = 8 << 20
 MAX_FILE_BYTES = 4 << 20
+MAX_UNPACKED_BYTES = 16 << 20
 SOURCE = "source/"
 MANIFEST = "manifest.json"
 MODULE = "kernel.py"
@@ -37,6 +38,7 @@ README = "README.md"
 # Given by who writes a bundle; the last two default to what the verdict says.
 GIVEN = ("problem", "target", "verdict", "lineage", "timings", "versions")
 
+_ENTRY = b"PK\x01\x02"  # begins each entry of a zip file's directory
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -105,10 +107,12 @@ def bundle_bytes(candidate: Candidate, manifest: Mapping[str, Any]) -> bytes:
 def read_bundle(path: Path) -> Bundle:
     """Reads a bundle file; BundleError if it is not one, damaged, oversized or tampered with."""
     try:
-        size = path.stat().st_size
-        if size > MAX_BUNDLE_BYTES:
-            raise BundleError(f"the file has {size} bytes; a bundle has at most {MAX_BUNDLE_BYTES}")
-        return parse_bundle(path.read_bytes())
+        # A pipe without a writer would be waited for, and a device may have no end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise BundleError("it is not a plain file")
+            return parse_bundle(file.read(MAX_BUNDLE_BYTES + 1))
     except OSError as error:
         raise BundleError(f"cannot be read: {error.strerror}") from error
 
@@ -116,7 +120,7 @@ def read_bundle(path: Path) -> Bundle:
 def parse_bundle(data: bytes) -> Bundle:
     """Reads a bundle from bytes; BundleError as `read_bundle`."""
     if len(data) > MAX_BUNDLE_BYTES:
-        raise BundleError(f"there are {len(data)} bytes; a bundle has at most {MAX_BUNDLE_BYTES}")
+        raise BundleError(f"it is too large: a bundle has at most {MAX_BUNDLE_BYTES} bytes")
     files = _unzip(data)
     manifest = _manifest(files.pop(MANIFEST, None))
     return Bundle(_candidate(files, manifest), manifest)
@@ -232,16 +236,18 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
 def _unzip(data: bytes) -> dict[str, bytes]:
     """All files of an archive, in memory; BundleError before anything suspicious is unpacked."""
     files: dict[str, bytes] = {}
+    room = MAX_UNPACKED_BYTES
+    # Before the directory is read: one of millions of entries would take seconds and memory.
+    if (count := data.count(_ENTRY)) > MAX_FILES + 3:
+        raise BundleError(f"there are {count} files; at most {MAX_FILES + 3} belong")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = archive.infolist()
-            if len(entries) > MAX_FILES + 3:
-                raise BundleError(f"there are {len(entries)} files; at most {MAX_FILES + 3} belong")
-            for entry in entries:
+            for entry in archive.infolist():
                 _check_entry(entry, files)
                 with archive.open(entry) as stream:
                     content = stream.read(MAX_FILE_BYTES + 1)
-                if len(content) > MAX_FILE_BYTES:
+                room -= len(content)
+                if len(content) > MAX_FILE_BYTES or room < 0:
                     raise BundleError(f"{entry.filename!r} unpacks to too many bytes")
                 files[entry.filename] = content
     except BundleError:
@@ -263,6 +269,9 @@ def _check_entry(entry: zipfile.ZipInfo, files: Mapping[str, bytes]) -> None:
         raise BundleError(f"{name[:80]!r} is not a plain file")
     if entry.flag_bits & 0x1:
         raise BundleError(f"{name[:80]!r} is encrypted")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # Others ask for memory of a size that the archive names.
+        raise BundleError(f"{name[:80]!r} is packed in a way that bundles are not")
     if name in files:
         raise BundleError(f"{name[:80]!r} is there twice")
     if entry.file_size > MAX_FILE_BYTES:

@@ -94,6 +94,18 @@ PLACES = {
     "llm-client": (r"(litellm|openai)\b.*", ("agent/llm/",)),
     "database": (r"(sqlalchemy|alembic|sqlite3|psycopg)\b.*", ("store/", "migrations/")),
     "queue": (r"(celery|kombu|redis)\b.*", ("workers/",)),
+    # Whoever unpacks must bound what comes out: the first does, for archives of anybody. The second
+    # unpacks what it has just made, the third only packs.
+    "archives": (
+        r"(zipfile|tarfile|zlib|gzip|bz2|lzma|zstandard|brotli)\b.*"
+        r"|shutil\.(unpack_archive|register_unpack_format)",
+        ("pk_runtime/bundle.py", "pk_runtime/gpu/smoke.py", "sandbox/isolation/engine.py"),
+    ),
+    # These run what they read. The judge sends code of its own to its sandbox, and reads none back.
+    "unpickling": (
+        r"(pickle|shelve|dill|cloudpickle|joblib|marshal)\b.*|(torch|numpy|np)\.load\b.*",
+        ("sandbox/isolation/launcher.py",),
+    ),
 }
 
 
@@ -116,11 +128,11 @@ def test_each_power_has_its_place(rule: str) -> None:
 
 def test_the_places_rule_sees_what_it_forbids() -> None:
     source = """
-import os
+import os, torch, zipfile
 from subprocess import run
 def f():
     import litellm.utils
-    return os.environ["A"]
+    return os.environ["A"], torch.load("x")
 """
     seen = {used for _, used in uses(ast.parse(source))}
     hits = {
@@ -128,7 +140,7 @@ def f():
         for rule, (pattern, _) in PLACES.items()
         if any(re.fullmatch(pattern, used) for used in seen)
     }
-    assert hits == {"processes", "environment", "llm-client"}
+    assert hits == {"processes", "environment", "llm-client", "archives", "unpickling"}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from agent.records import Proposal
 from agent.spec import SpecError
 from pk_runtime.candidate import MAX_SOURCE_BYTES, Candidate
 
+_KNOBS_CHARACTERS = 65_536
+
 
 class Scripted:
     """Proposes the given candidates in order, skipping repeats, then is exhausted."""
@@ -55,8 +57,19 @@ def _read(path: Path) -> Candidate:
     try:
         with path.open(encoding="utf-8") as file:
             source = file.read(MAX_SOURCE_BYTES + 1)
-        knobs = json.loads(knobs_path.read_text("utf-8")) if knobs_path.exists() else {}
+        knobs = _knobs(knobs_path) if knobs_path.exists() else {}
         data = {"language": "pk", "files": {"kernel.cu": source}, "knobs": knobs}
         return Candidate.from_json(data)
     except (OSError, ValueError) as error:
         raise SpecError(f"scripted: {path.name}: {error}") from error
+
+
+def _knobs(path: Path) -> object:
+    with path.open(encoding="utf-8") as file:
+        text = file.read(_KNOBS_CHARACTERS + 1)
+    if len(text) > _KNOBS_CHARACTERS:
+        raise ValueError(f"{path.name} is longer than {_KNOBS_CHARACTERS} characters")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,10 @@ _REQUEST_S = 120.0
 # The service pings idle streams every 15 s, so a longer silence is a dead connection.
 _SILENCE_S = 40.0
 _RETRY_S = 1.0
+# Several times the longest answer of a service, a page of verdicts: whatever else answers at an
+# address may send without end.
+_ANSWER_BYTES = 64 << 20
+_EVENT_BYTES = 4 << 20
 
 _EXIT_BY_CODE = {
     "no_kernel": ExitCode.NOT_CORRECT,
@@ -50,7 +54,11 @@ class ServiceClient:
         self.url = _checked(url).rstrip("/")
         timeout = httpx.Timeout(_REQUEST_S, connect=_CONNECT_S)
         # The service is this machine or one the user named: a proxy setting is for neither.
-        self._http = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+        # Nothing is sent packed, so that nothing unpacks to more than was sent.
+        headers = {"Accept-Encoding": "identity"}
+        self._http = httpx.Client(
+            base_url=self.url, timeout=timeout, trust_env=False, headers=headers
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -66,24 +74,21 @@ class ServiceClient:
     def get(self, path: str, **params: str | int | None) -> Any:
         """The JSON document at `path`; parameters that are None are left out."""
         given = {name: value for name, value in params.items() if value is not None}
-        with self._explained():
-            return _document(self._http.get(path, params=given))
+        return _document(self._answer(self._http.build_request("GET", path, params=given)))
 
     def post(self, path: str, body: Any = None, *, within_s: float = _REQUEST_S) -> Any:
         """Post `body` as JSON (nothing when None) and return the answer's document."""
         timeout = httpx.Timeout(within_s, connect=_CONNECT_S)
-        with self._explained():
-            if body is None:
-                return _document(self._http.post(path, timeout=timeout))
-            return _document(self._http.post(path, json=body, timeout=timeout))
+        given = {} if body is None else {"json": body}
+        request = self._http.build_request("POST", path, timeout=timeout, **given)
+        return _document(self._answer(request))
 
     def download(self, path: str) -> tuple[bytes, httpx.Headers]:
         """The bytes at `path` and the headers that came with them."""
-        with self._explained():
-            response = self._http.get(path)
-            if response.is_error:
-                _document(response)
-            return response.content, response.headers
+        response = self._answer(self._http.build_request("GET", path))
+        if response.is_error:
+            _document(response)
+        return response.content, response.headers
 
     def pages(self, path: str, limit: int, **params: str | int | None) -> Iterator[Any]:
         """Items of a paged collection, newest first, at most `limit`."""
@@ -135,17 +140,61 @@ class ServiceClient:
                 response.read()
                 _document(response)
             data: list[str] = []
-            for line in response.iter_lines():
+            for line in self._lines(response):
                 _check(deadline)
                 if line.startswith("data:"):
                     data.append(line[5:].removeprefix(" "))
                 elif line == "" and data:
-                    event = _event("\n".join(data))
+                    event = self._event("\n".join(data))
                     data.clear()
                     if event is not None:
                         yield event
                 elif line.startswith(":"):
                     yield None
+
+    def _lines(self, response: httpx.Response) -> Iterator[str]:
+        """The lines of a stream; `CliError` for an event that never ends."""
+        event, rest = 0, b""
+        for part in response.iter_raw():
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                event = event + len(line) if line.strip() else 0
+                yield line.decode("utf-8", "replace").removesuffix("\r")
+            if event + len(rest) > _EVENT_BYTES:
+                raise self._strange(f"sent an event of more than {_EVENT_BYTES} bytes")
+
+    def _event(self, data: str) -> Event | None:
+        """The event in one data field; None for the stream's own notices, which have no seq."""
+        try:
+            document = json.loads(data)
+            if "seq" not in document:
+                return None
+            return Event(document["seq"], document["type"], document["at"], document["payload"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise self._strange("sent an event of another form") from None
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        """The whole answer to a request; `CliError` for one that no service would give."""
+        with self._explained(), closing(self._http.send(request, stream=True)) as response:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise self._strange("sent a packed answer, which was not asked for")
+            content = bytearray()
+            for part in response.iter_raw():
+                content += part
+                if len(content) > _ANSWER_BYTES:
+                    raise self._strange(f"sent more than {_ANSWER_BYTES} bytes")
+            return httpx.Response(
+                response.status_code,
+                headers=response.headers,
+                content=bytes(content),
+                request=request,
+            )
+
+    def _strange(self, what: str) -> CliError:
+        return CliError(
+            ExitCode.SERVICE,
+            f"{self.url} {what}, and not as a pkforge service does; check the address",
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -179,14 +228,6 @@ def _checked(url: str) -> str:
     raise CliError(ExitCode.USAGE, f"{url!r} is not the address of a service: use http://HOST:PORT")
 
 
-def _event(data: str) -> Event | None:
-    """The event in one SSE data field; None for the stream's own notices, which have no seq."""
-    document = json.loads(data)
-    if "seq" not in document:
-        return None
-    return Event(document["seq"], document["type"], document["at"], document["payload"])
-
-
 def _check(deadline: float | None) -> None:
     if deadline is not None and time.monotonic() > deadline:
         raise CliError(ExitCode.TIMEOUT, "the time given with --timeout has passed")
@@ -195,7 +236,7 @@ def _check(deadline: float | None) -> None:
 def _document(response: httpx.Response) -> Any:
     try:
         document = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not response.is_error and document is not None:
         return document

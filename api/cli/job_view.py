@@ -107,7 +107,7 @@ def check_digest(data: bytes, header: str) -> str:
     """The SHA-256 of `data` in hex; `CliError` when the service announced another one."""
     digest = hashlib.sha256(data).digest()
     announced = re.search(r"sha-256=:([A-Za-z0-9+/=]+):", header)
-    if announced is None or base64.b64decode(announced[1]) != digest:
+    if announced is None or announced[1] != base64.b64encode(digest).decode("ascii"):
         raise CliError(
             ExitCode.SERVICE, "the download is damaged: its checksum is wrong; try again"
         )

@@ -4,7 +4,9 @@ import ast
 import hashlib
 import io
 import json
+import os
 import stat
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -178,6 +180,27 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
         read_bundle(tmp_path / "large.zip")
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a device"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "bundle.zip"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "link to a device":
+        place.symlink_to("/dev/zero")
+    else:
+        place = Path("/dev/zero")
+    with pytest.raises(BundleError, match=r"plain file|cannot be read"):
+        read_bundle(place)
+
+
+def test_a_link_to_a_bundle_is_read(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b.zip", CANDIDATE, MANIFEST)
+    (tmp_path / "link.zip").symlink_to("b.zip")
+    assert read_bundle(tmp_path / "link.zip").candidate == CANDIDATE
+
+
 def test_every_damaged_byte_is_refused_or_harmless() -> None:
     good = bundle_bytes(CANDIDATE, MANIFEST)
     for position in range(0, len(good), 37):
@@ -271,6 +294,42 @@ def test_a_bomb_is_refused_before_it_unpacks() -> None:
     refused(bomb, "too many bytes")
     many = packed(files | {f"source/{i}.h": b"" for i in range(100)})
     refused(many, "files; at most")
+
+
+def test_many_files_of_less_than_the_limit_are_refused_together() -> None:
+    files = files_of(bundle_bytes(CANDIDATE, MANIFEST))
+    part = b"\0" * (4 << 20)
+    refused(packed(files | {f"source/{i}.h": part for i in range(5)}), "too many bytes")
+    # The control: one of them is not too many, it only does not belong.
+    refused(packed(files | {"source/0.h": part}), "does not belong")
+
+
+def test_a_directory_of_many_entries_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, *[0] * 7, 1, *[0] * 6) + b"a"
+    directory = entry * 100_000
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 65535, 65535, len(directory), 0, 0)
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    refused(directory + end, "100000 files; at most")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_packing_that_may_ask_for_any_memory_is_refused(method: int) -> None:
+    stream = io.BytesIO(bundle_bytes(CANDIDATE, MANIFEST))
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.writestr("source/more.h", "", compress_type=method)
+    refused(stream.getvalue(), "packed in a way")
+    stored = io.BytesIO(bundle_bytes(CANDIDATE, MANIFEST))
+    with zipfile.ZipFile(stored, "a") as archive:
+        archive.writestr("source/more.h", "", compress_type=zipfile.ZIP_STORED)
+    refused(stored.getvalue(), "does not belong")  # the control: unpacked, and then looked at
+
+
+def test_an_archive_within_a_bundle_stays_packed() -> None:
+    inner = packed({"bomb": b"\0" * (1 << 20)})
+    for _ in range(10):
+        inner = packed({"inner.zip": inner})
+    files = files_of(bundle_bytes(CANDIDATE, MANIFEST))
+    refused(packed(files | {"source/inner.zip": inner}), "does not belong")
 
 
 def test_a_bomb_that_lies_about_its_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.server
 import json
 import threading
@@ -130,3 +131,78 @@ def test_pages_are_followed_up_to_the_limit() -> None:
     with answering(handle) as url, ServiceClient(url) as client:
         assert list(client.pages("/x", 3)) == [1, 2, 3, 4][:3]
         assert list(client.pages("/x", 100)) == [1, 2, 3, 4]
+
+
+# --- what answers and is no service
+
+
+def streamed(part: bytes, times: int, **headers: str) -> Handler:
+    """Sends the same bytes many times over, until it may stop."""
+
+    def handle(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        for name, value in {"content-type": "application/json", **headers}.items():
+            request.send_header(name.replace("_", "-"), value)
+        request.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(times):
+                request.wfile.write(part)
+
+    return handle
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ANSWER_BYTES", 1 << 20)
+    for ask in (ServiceClient.get, ServiceClient.download):
+        with (
+            answering(streamed(b" " * 65536, 10_000)) as url,
+            ServiceClient(url) as client,
+            pytest.raises(CliError, match="more than 1048576 bytes") as caught,
+        ):
+            ask(client, "/v1/targets")
+        assert caught.value.code == ExitCode.SERVICE
+    with answering(streamed(b"[]" + b" " * 65536, 1)) as url, ServiceClient(url) as client:
+        assert client.get("/v1/targets") == []
+
+
+def test_a_packed_answer_is_not_unpacked() -> None:
+    packed = gzip.compress(b"[" + b" " * (64 << 20) + b"]")
+    with (
+        answering(streamed(packed, 1, content_encoding="gzip")) as url,
+        ServiceClient(url) as client,
+        pytest.raises(CliError, match="packed answer"),
+    ):
+        client.get("/v1/targets")
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"9" * 5000, b"\xff", b"", b"{"])
+def test_an_answer_that_is_not_json_is_no_service(body: bytes) -> None:
+    with (
+        answering(streamed(body, 1)) as url,
+        ServiceClient(url) as client,
+        pytest.raises(CliError, match="not as a pkforge service does"),
+    ):
+        client.get("/v1/targets")
+
+
+@pytest.mark.parametrize("part", [b"data: " + b"x" * 4000, b"data: x\n" * 500])
+def test_an_event_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, part: bytes) -> None:
+    monkeypatch.setattr(module, "_EVENT_BYTES", 1 << 18)
+    stream = streamed(part, 100_000, content_type="text/event-stream")
+    with (
+        answering(stream) as url,
+        ServiceClient(url) as client,
+        pytest.raises(CliError, match="an event of more than"),
+    ):
+        list(client.events("job_1"))
+
+
+@pytest.mark.parametrize("data", ["[" * 100_000, "{", "1", '{"seq": 1}', '["seq"]'])
+def test_an_event_of_another_form_is_given_up(data: str) -> None:
+    stream = streamed(f"data: {data}\n\n".encode(), 1, content_type="text/event-stream")
+    with (
+        answering(stream) as url,
+        ServiceClient(url) as client,
+        pytest.raises(CliError, match="an event of another form"),
+    ):
+        list(client.events("job_1"))
