@@ -30,7 +30,8 @@ INFRA_RETRIES = 3  # of one attempt, on infra_error
 INFRA_ATTEMPTS = 2  # attempts in a row that only ever met infra_error: the job stops
 WARN_FRACTION = 0.8  # of a budget
 
-Evaluate = Callable[[Candidate, Depth], Verdict]
+# A candidate, how thoroughly, and the best kernel so far to compare it with.
+Evaluate = Callable[[Candidate, Depth, Candidate | None], Verdict]
 Clock = Callable[[], float]
 
 
@@ -145,8 +146,8 @@ def optimize(
 ) -> Outcome:
     """Run a job, or the rest of it, and return its outcome.
 
-    `evaluate` judges a candidate at a depth (it must not blame the candidate for infrastructure);
-    `clock` returns monotonic seconds.
+    `evaluate` judges a candidate at a depth, beside an incumbent if there is one (it must not blame
+    the candidate for infrastructure); `clock` returns monotonic seconds.
     """
     return _Run(spec, policy, evaluate, journal, clock).run()
 
@@ -268,11 +269,12 @@ class _Run:
 
     def _judge(self, pending: AttemptRecord) -> None:
         flat = flat_windows(self.history)
-        verdict = self.evaluate(pending.candidate, pending.depth)
+        incumbent = self._incumbent(pending)
+        verdict = self.evaluate(pending.candidate, pending.depth, incumbent)
         for _ in range(INFRA_RETRIES):
             if verdict.status != "infra_error" or self.journal.stop_requested():
                 break
-            verdict = self.evaluate(pending.candidate, pending.depth)
+            verdict = self.evaluate(pending.candidate, pending.depth, incumbent)
         attempt = self.journal.judged(pending.number, verdict)
         self.history.append(attempt)
         searching = attempt.phase == "search"
@@ -281,6 +283,11 @@ class _Run:
         if (now_flat := flat_windows(self.history)) > flat:
             self.journal.event("plateau.called", {"flat_windows": now_flat, "stop_at": FLAT_LIMIT})
         self._warn()
+
+    def _incumbent(self, pending: AttemptRecord) -> Candidate | None:
+        """What a candidate for the job's result has to beat."""
+        best = best_verified(self.history) if pending.depth == "full" else None
+        return best.candidate if best and best.candidate != pending.candidate else None
 
     def _leader(self) -> AttemptRecord | None:
         return next(iter(leaders(self.history)), None)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from api.context import ServiceContext
 from api.errors import ApiError, FieldError
-from api.schemas.problems import ProblemRead, ShapeRead
+from api.schemas.problems import CalibrationRead, NoiseRead, ProblemRead, ShapeRead
 from pk_runtime.target import Target, TargetError, parse_target
+from problems.calibration import Calibration, calibration_of
 from problems.contract import Problem
 from problems.description import Description, dtype_name
 from problems.errors import UnknownProblem
+from problems.lint_report import LintReport
 from problems.registry import catalogue, get
+from problems.scales import span, span_of
 from sandbox.gpu.machine import unavailable
 from store.database import Transaction
 from store.models import Problem as StoredProblem
@@ -97,14 +101,32 @@ def asked_target(service: ServiceContext, name: str) -> Target:
 
 def added_problem(row: StoredProblem) -> KnownProblem:
     """A problem that a user added."""
-    return KnownProblem(_read(Description.from_json(row.description), "uploaded"), row.id)
+    description = Description.from_json(row.description)
+    found = Calibration.worst([LintReport.from_json(row.lint)])
+    first = description.shapes[0]
+    scales = span(description.scales, first.inputs, first.outputs)
+    return KnownProblem(_read(description, "uploaded", scales, found), row.id)
 
 
 def _shipped(problem: Problem) -> KnownProblem:
-    return KnownProblem(_read(problem, "catalogue"))
+    scales = span_of(problem, problem.shapes[0].dims, 2)
+    return KnownProblem(_read(problem, "catalogue", scales, calibration_of(problem.slug)))
 
 
-def _read(problem: Problem | Description, origin: Literal["catalogue", "uploaded"]) -> ProblemRead:
+def _calibration(found: Calibration) -> CalibrationRead:
+    return CalibrationRead(
+        gap=found.gap if math.isfinite(found.gap) else None,
+        signal=found.signal if math.isfinite(found.signal) else None,
+        noise=[NoiseRead(variant=n, max=v.max, rms=v.rms) for n, v in found.noise.items()],
+    )
+
+
+def _read(
+    problem: Problem | Description,
+    origin: Literal["catalogue", "uploaded"],
+    scales: tuple[int, int],
+    found: Calibration | None,
+) -> ProblemRead:
     return ProblemRead(
         slug=problem.slug,
         number=problem.number,
@@ -121,4 +143,6 @@ def _read(problem: Problem | Description, origin: Literal["catalogue", "uploaded
             ShapeRead(name=shape.name, kind=shape.kind, dims=dict(shape.dims))
             for shape in problem.shapes
         ],
+        scales=scales,
+        calibration=None if found is None else _calibration(found),
     )

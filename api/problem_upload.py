@@ -7,9 +7,9 @@ from api.errors import ApiError
 from api.known_problems import added_problem
 from api.schemas.problems import ProblemCreate, ProblemRead
 from pk_runtime.execution import ExecutionError
-from problems.controls import LintReport
 from problems.description import Description
 from problems.errors import ProblemError, UnknownProblem
+from problems.lint_report import LintReport
 from problems.registry import get
 from sandbox.isolation import IsolationUnavailable, choose
 from sandbox.judge import Judge

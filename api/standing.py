@@ -8,7 +8,6 @@ from typing import Any
 from pk_runtime.target import TargetError, parse_target
 from problems.errors import UnknownProblem
 from problems.registry import get
-from sandbox.problem_host import CustomProblem
 from sandbox.replay import void_because
 from sandbox.versions import deciding
 from store.models import Job
@@ -24,9 +23,7 @@ def void_reasons(job: Job, verdict: Mapping[str, Any]) -> list[str]:
     except TargetError:
         return [f"the target {job.target} is no longer known"]
     try:
-        now = deciding(CustomProblem("") if job.problem_id else get(job.problem), target)
+        now = deciding(None if job.problem_id else get(job.problem), target)
     except UnknownProblem:
         return [f"the problem {job.problem} is no longer in the catalogue"]
-    if job.problem_id:
-        del now["problem"]
     return list(void_because(verdict.get("versions") or {}, now))

@@ -3,12 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-import torch
-
+from pk_runtime.run_folder import RankTensors
 from pk_runtime.schedules import Schedule
 
 Outcome = Literal["finished", "race", "deadlock", "fault", "timeout", "dirty"]
-RankTensors = dict[str, torch.Tensor]
 
 ENDED_BY = ("finished", "race", "deadlock", "fault", "timeout", "dirty")
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pk_runtime.exploration import Exploration, Grid, RankTensors
+from pk_runtime.exploration import Exploration, Grid
+from pk_runtime.run_folder import RankTensors
 from pk_runtime.schedules import EAGER, Schedule, drawn
 from pk_runtime.sheet import Sheet
 from pk_runtime.simulator import Simulator, TensorSpec

@@ -7,34 +7,33 @@ Everything read back is data from an untrusted process and is checked before it 
 
 import json
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from pk_runtime.bottleneck import Bottleneck, explain
 from pk_runtime.execution import Command, Completed, Executor, Limits
 from pk_runtime.exploration import ENDED_BY, Exploration, Grid, lost, read_exploration
 from pk_runtime.exploration import Outcome as Outcome
-from pk_runtime.exploration import RankTensors as RankTensors
 from pk_runtime.report import Split, path_of
+from pk_runtime.run_folder import (
+    RankTensors,
+    read_outputs,
+    read_untrusted,
+    run_folder,
+    specs_of,
+    tensor_lines,
+    write_inputs,
+    write_request,
+)
+from pk_runtime.run_folder import SimulatorError as SimulatorError
+from pk_runtime.run_folder import TensorSpec as TensorSpec
 from pk_runtime.schedules import Schedule, Search, drawn
 from pk_runtime.sheet import Sheet
 from pk_runtime.source_lines import with_lines
 from pk_runtime.trace import Trace, TraceError, write_chrome
 
-DTYPE_WORDS = {
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.float32: "fp32",
-    torch.int32: "i32",
-}
 MEMORY_BYTES = 6 << 30
 # One and one it forks for a schedule; where the limit counts a user's, those of other runs too.
 PROCESSES = 64
@@ -43,19 +42,6 @@ REPORT_BYTES = 4 << 20
 TRACE_BYTES = 64 << 20
 TRACE_BLOCKS = 3
 _WALL_MARGIN_S = 2.0
-
-
-class SimulatorError(RuntimeError):
-    """The simulator could not be asked: unsupported dtype, or its directory is unusable."""
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Name, shape per rank and dtype of one tensor of the problem."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -113,14 +99,15 @@ class Simulator:
             *_functional_lines(launches, outputs, sheet, grid or Grid(compute_sms), wall_s),
             f"schedule {chosen}",
         ]
-        with self._directory() as where:
-            _write_inputs(where, launches)
+        with run_folder(self._workspace, "run-") as where:
+            write_inputs(where, launches)
+            size = len(launches), len(launches[0])
             report, completed = self._run(program, where, request, wall_s)
             outcome = _outcome(report, completed)
             if outcome != "finished":
                 return FunctionalRun(outcome, diagnosis=report)
             try:
-                found = _outputs(where, "out", launches, outputs)
+                found = read_outputs(where, "out", *size, outputs)
             except (OSError, ValueError) as error:
                 return FunctionalRun("fault", diagnosis=lost(f"an output is unusable: {error}"))
             return FunctionalRun("finished", found, report)
@@ -154,8 +141,9 @@ class Simulator:
             f"explore {'exhaustive' if exhaustive else 'listed'} {schedules} {wall_s}",
             *(f"schedule {schedule}" for schedule in todo),
         ]
-        with self._directory() as where:
-            _write_inputs(where, launches)
+        with run_folder(self._workspace, "run-") as where:
+            write_inputs(where, launches)
+            size = len(launches), len(launches[0])
             report, completed = self._run(program, where, request, wall_s + run_wall_s)
             if completed.exit_code != 0 or report.get("outcome") != "explored":
                 outcome = _outcome(report, completed)
@@ -164,7 +152,7 @@ class Simulator:
                 return Exploration(outcome, diagnosis=report)
             try:
                 kinds = [
-                    (Schedule(text), _outputs(where, f"out{number}", launches, outputs))
+                    (Schedule(text), read_outputs(where, f"out{number}", *size, outputs))
                     for number, text in enumerate(report["outputs"])
                 ]
                 return read_exploration(report, kinds)
@@ -200,10 +188,10 @@ class Simulator:
             f"warm {int(warm)}",
             f"wall {wall_s}",
             f"trace {TRACE_BLOCKS if trace else 0}",
-            *_tensor_lines(inputs, outputs),
+            *tensor_lines(inputs, outputs),
             *_parameter_lines(sheet),
         ]
-        with self._directory() as where:
+        with run_folder(self._workspace, "run-") as where:
             report, completed = self._run(program, where, request, wall_s)
             timeline = _read_trace(where / "trace.json") if trace else None
         outcome = _outcome(report, completed)
@@ -225,7 +213,7 @@ class Simulator:
     def _run(
         self, program: Path, where: Path, request: Sequence[str], wall_s: float
     ) -> tuple[dict[str, Any], Completed]:
-        (where / "request.txt").write_text("\n".join(request) + "\n")
+        write_request(where, request)
         command = Command(
             argv=(str(program),),
             workdir=where,
@@ -239,16 +227,6 @@ class Simulator:
         report = _read_report(where / "report.json")
         return with_lines(report, program, self._executor, where), completed
 
-    @contextmanager
-    def _directory(self) -> Iterator[Path]:
-        self._workspace.mkdir(parents=True, exist_ok=True)
-        where = Path(tempfile.mkdtemp(prefix="run-", dir=self._workspace))
-        where.chmod(0o777)  # an isolating executor may run the program as another user
-        try:
-            yield where
-        finally:
-            shutil.rmtree(where, ignore_errors=True)
-
 
 def _functional_lines(
     launches: Sequence[Sequence[RankTensors]],
@@ -257,7 +235,6 @@ def _functional_lines(
     grid: Grid,
     wall_s: float,
 ) -> Iterator[str]:
-    inputs = [_spec(name, t) for name, t in launches[0][0].items()]
     yield "mode functional"
     yield f"world {len(launches[0])}"
     yield f"launches {len(launches)}"
@@ -266,31 +243,8 @@ def _functional_lines(
     if grid.resident:
         yield f"resident {grid.resident} {grid.placement}"
     yield f"wall {wall_s}"
-    yield from _tensor_lines(inputs, outputs)
+    yield from tensor_lines(specs_of(launches), outputs)
     yield from _parameter_lines(sheet)
-
-
-def _write_inputs(where: Path, launches: Sequence[Sequence[RankTensors]]) -> None:
-    for number, ranks in enumerate(launches):
-        for rank, tensors in enumerate(ranks):
-            for name, tensor in tensors.items():
-                (where / f"in.{number}.{rank}.{name}.bin").write_bytes(_to_bytes(tensor))
-
-
-def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:
-    return TensorSpec(name, tuple(tensor.shape), tensor.dtype)
-
-
-def _tensor_lines(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Iterator[str]:
-    for direction, specs in (("input", inputs), ("output", outputs)):
-        for spec in specs:
-            word = DTYPE_WORDS.get(spec.dtype)
-            if word is None:
-                known = ", ".join(DTYPE_WORDS.values())
-                raise SimulatorError(
-                    f"tensor {spec.name!r} is {spec.dtype}; the simulator has {known}"
-                )
-            yield f"{direction} {spec.name} {word} {' '.join(map(str, spec.shape))}"
 
 
 def _parameter_lines(sheet: Sheet) -> Iterator[str]:
@@ -298,44 +252,9 @@ def _parameter_lines(sheet: Sheet) -> Iterator[str]:
         yield f"parameter {name} {value!r}"
 
 
-def _to_bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
-
-
-def _read_untrusted(path: Path, limit: int) -> bytes:
-    """A regular file of at most `limit` bytes; links and devices are refused."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        size = os.fstat(handle).st_size
-        if not path.is_file() or size > limit:
-            raise ValueError(f"{path.name} is not a regular file of at most {limit} bytes")
-        return file.read(limit + 1)
-
-
-def _outputs(
-    where: Path,
-    stem: str,
-    launches: Sequence[Sequence[RankTensors]],
-    outputs: Sequence[TensorSpec],
-) -> list[list[RankTensors]]:
-    return [
-        [{spec.name: _output(where, f"{stem}.{i}.{r}", r, spec) for spec in outputs}
-         for r in range(len(ranks))]
-        for i, ranks in enumerate(launches)
-    ]  # fmt: skip
-
-
-def _output(where: Path, stem: str, rank: int, spec: TensorSpec) -> torch.Tensor:
-    size = math.prod(spec.shape) * spec.dtype.itemsize
-    data = _read_untrusted(where / f"{stem}.{spec.name}.bin", size)
-    if len(data) != size:
-        raise ValueError(f"output {spec.name!r} of rank {rank} has {len(data)} of {size} bytes")
-    return torch.frombuffer(bytearray(data), dtype=spec.dtype).reshape(spec.shape)
-
-
 def _read_report(path: Path) -> dict[str, Any]:
     try:
-        report = json.loads(_read_untrusted(path, REPORT_BYTES))
+        report = json.loads(read_untrusted(path, REPORT_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return report if isinstance(report, dict) and isinstance(report.get("summary", ""), str) else {}
@@ -344,7 +263,7 @@ def _read_report(path: Path) -> dict[str, Any]:
 def _read_trace(path: Path) -> Trace | str:
     """The timeline a run recorded, or what is wrong with it."""
     try:
-        return Trace.from_engine(json.loads(_read_untrusted(path, TRACE_BYTES)))
+        return Trace.from_engine(json.loads(read_untrusted(path, TRACE_BYTES)))
     except (OSError, RecursionError, ValueError) as error:
         what = error if isinstance(error, TraceError) else type(error).__name__
         return f"the run left no usable trace: {what}"

@@ -87,7 +87,10 @@ class Problem(ABC):
     `reference`. `sharded` names the letters that must be multiples of W, `replicated` the inputs
     that are equal on all ranks, `mutates` those that a kernel may overwrite. `peak` is the compute
     rate that `flops` are counted against. `peer_dims` is for outputs made of W equal parts of which
-    part r comes from rank r: the dimension of the parts, by output name.
+    part r comes from rank r: the dimension of the parts, by output name. `scales` is for a problem
+    that means something only where its inputs are of about one size: the lowest and the highest k
+    of the powers 2^k that they are multiplied by, (0, 0) for never. By default what the narrowest
+    dtype bears, see `problems.scales`.
     """
 
     number: int | None = None
@@ -105,6 +108,7 @@ class Problem(ABC):
     replicated: frozenset[str] = frozenset()
     peak: Peak = "bf16"
     peer_dims: Mapping[str, int] = {}
+    scales: tuple[int, int] | None = None
 
     @abstractmethod
     def input_specs(self, dims: Dims, world_size: int) -> dict[str, OutputSpec]:

@@ -9,7 +9,6 @@ import inspect
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -19,10 +18,13 @@ from problems.contract import Problem, Shape, Tensors
 from problems.defects import Defect, fit
 from problems.errors import ProblemError, blamed
 from problems.exact import golden_of
-from problems.fields import Fields
+from problems.lint_report import LintReport, Tally
+from problems.noise import honest_variants, noise_of
 from problems.ranks import Run, run
+from problems.scales import scaled, span_of, told
 from problems.tolerance import UNIT_ROUNDOFF
 from problems.validation import breaches
+from problems.variants import RING, Variant
 
 WORLD_SIZES = (2, 4)
 SEEDS = (1, 2)
@@ -32,65 +34,10 @@ MIN_GAP = 10.0
 MAX_NOISE = 0.02
 MIN_SIGNAL = 10.0
 FEW = 16
-MAX_FINDINGS = 500
-MAX_RATIO = 1e30  # what a report may hold; a reference without any error gives more
-MAX_MESSAGE = 4000
-
-
-@dataclass(frozen=True)
-class LintFinding:
-    """Why a problem is refused: the check that failed, where, and what to change."""
-
-    check: str
-    message: str
-    shape: str | None = None
-    world_size: int | None = None
-
-
-@dataclass(frozen=True)
-class LintReport:
-    """The lint's result: `checks` were made, `findings` failed.
-
-    `gap` is the least ratio of a missing rank's error to the reference's own (infinite for exact
-    problems), `signal` the least ratio of the outputs' rms to the tolerance.
-    """
-
-    ok: bool
-    checks: int
-    findings: tuple[LintFinding, ...]
-    gap: float
-    signal: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON; an infinite ratio is null."""
-        return {
-            "ok": self.ok,
-            "checks": self.checks,
-            "findings": [asdict(finding) for finding in self.findings],
-            "gap": min(self.gap, MAX_RATIO) if math.isfinite(self.gap) else None,
-            "signal": min(self.signal, MAX_RATIO) if math.isfinite(self.signal) else None,
-        }
-
-    @classmethod
-    def from_json(cls, data: object) -> "LintReport":
-        """Read what `to_json` wrote. Raises WireError, which names the field that is wrong."""
-        fields = Fields(data, "lint report")
-        findings = [Fields(item, "findings") for item in fields.items("findings", MAX_FINDINGS)]
-        return cls(
-            ok=fields.value("ok", bool) and not findings,
-            checks=fields.integer("checks"),
-            findings=tuple(
-                LintFinding(
-                    check=finding.text("check", 200),
-                    message=finding.text("message", MAX_MESSAGE),
-                    shape=finding.optional("shape", finding.name),
-                    world_size=finding.optional("world_size", finding.integer),
-                )
-                for finding in findings
-            ),
-            gap=fields.optional("gap", fields.cost) or math.inf,
-            signal=fields.optional("signal", fields.cost) or math.inf,
-        )
+_ADVICE = (
+    " This is so with inputs times {scale}: if the problem means nothing there, state the `scales` "
+    "at which it does."
+)
 
 
 def lint(
@@ -102,9 +49,10 @@ def lint(
 ) -> LintReport:
     """Check that a problem keeps the contract and that no trivial candidate passes it.
 
-    By default at every check shape. Errors of the problem's own code are findings, too.
+    By default at every check shape, with inputs as they are drawn; once at the smallest shape also
+    with the smallest and the largest inputs. Errors of the problem's own code are findings, too.
     """
-    tally = _Tally()
+    tally = Tally()
     for breach in breaches(problem):
         tally.fail("contract", breach)
     if tally.findings:
@@ -112,54 +60,36 @@ def lint(
     chosen = [s for s in problem.shapes if s.kind == "check" and (not shapes or s.name in shapes)]
     for shape, world_size, seed in itertools.product(chosen, world_sizes, seeds):
         tally.at(shape.name, world_size)
-        try:
-            _Case(problem, shape, world_size, seed, tally).examine()
-        except Exception as error:  # noqa: BLE001 - the problem's own code may raise anything
-            tally.fail("runs", str(blamed(error, inspect.getfile(type(problem)), "It failed")))
+        _examine(problem, shape, world_size, seed, tally)
+    if chosen and not tally.findings:
+        smallest = min(chosen, key=lambda shape: math.prod(shape.dims.values()))
+        for k in sorted(set(span_of(problem, smallest.dims, world_sizes[0])) - {0}):
+            tally.at(smallest.name, world_sizes[0], _ADVICE.format(scale=told([k])))
+            _examine(problem, smallest, world_sizes[0], seeds[0], tally, k)
     return tally.report()
 
 
-class _Tally:
-    """Counts checks and keeps each distinct finding once per shape and world size."""
-
-    def __init__(self) -> None:
-        self.checks = 0
-        self.findings: dict[tuple[str, str | None, int | None], LintFinding] = {}
-        self.gap = math.inf
-        self.signal = math.inf
-        self._shape: str | None = None
-        self._world_size: int | None = None
-
-    def at(self, shape: str, world_size: int) -> None:
-        self._shape, self._world_size = shape, world_size
-
-    def check(self, name: str, ok: bool, message: str) -> None:
-        self.checks += 1
-        if not ok:
-            self.fail(name, message)
-
-    def fail(self, name: str, message: str) -> None:
-        key = (name if name != "contract" else message, self._shape, self._world_size)
-        if len(self.findings) < MAX_FINDINGS:
-            finding = LintFinding(name, message[:MAX_MESSAGE], self._shape, self._world_size)
-            self.findings.setdefault(key, finding)
-
-    def report(self) -> LintReport:
-        found = tuple(self.findings.values())
-        return LintReport(not found, self.checks, found, self.gap, self.signal)
+def _examine(
+    problem: Problem, shape: Shape, world_size: int, seed: int, tally: Tally, k: int = 0
+) -> None:
+    try:
+        _Case(problem, shape, world_size, seed, tally, k).examine()
+    except Exception as error:  # noqa: BLE001 - the problem's own code may raise anything
+        tally.fail("runs", str(blamed(error, inspect.getfile(type(problem)), "It failed")))
 
 
 class _Case:
-    """One shape, world size and seed."""
+    """One shape, world size and seed; inputs are those of the seed times 2^k."""
 
     def __init__(
-        self, problem: Problem, shape: Shape, world_size: int, seed: int, tally: _Tally
+        self, problem: Problem, shape: Shape, world_size: int, seed: int, tally: Tally, k: int
     ) -> None:
         self.problem = problem
         self.shape = shape
         self.world_size = world_size
         self.seed = seed
         self.tally = tally
+        self.k = k
         self.inputs = self._draw(seed)
         self.others = self._draw(seed + 1)
         self.honest = self._run(self.inputs)
@@ -179,6 +109,8 @@ class _Case:
             )
         for rank in self.problem.contributors(self.world_size):
             self._missing_rank(rank)
+        if self.problem.tolerance != "T0":
+            self._noise()
 
     def _reference(self) -> None:
         """The limits follow the reference's error, so that itself must come from rounding only."""
@@ -330,6 +262,23 @@ class _Case:
             f"{MIN_GAP:g} are needed to tell them apart.",
         )
 
+    def _noise(self) -> None:
+        """The limits must bear whatever an honest kernel may do about rounding."""
+        made = honest_variants(
+            self.golden, self.honest, lambda variant: self._run(self.inputs, variant=variant)
+        )
+        for name, results in made:
+            noise = noise_of(self.checker, results)
+            self.tally.hear(name, noise)
+            self.tally.check(
+                f"noise:{name}",
+                noise.max <= 1 and noise.rms <= 1,
+                f"The tolerance refuses an honest kernel ({name!r}): its largest error is "
+                f"{noise.max:.3g} of the limit, its rms error {noise.rms:.3g}. The golden must be "
+                "exact, not rounded as the reference is, and the result must not hang on the last "
+                "bit of a sum.",
+            )
+
     def _defective(self, defect: Defect) -> list[Tensors] | None:
         """The outputs under a defect; None if the reference cannot finish with it."""
         try:
@@ -340,16 +289,21 @@ class _Case:
     def _draw(self, seed: int) -> list[Tensors]:
         dims = self.shape.dims
         return [
-            self.problem.make_inputs(rank, self.world_size, seed, dims)
+            scaled(self.problem.make_inputs(rank, self.world_size, seed, dims), self.k)
             for rank in range(self.world_size)
         ]
 
     def _run(
-        self, inputs: Sequence[Tensors], defect: Defect | None = None, *, copy: bool = True
+        self,
+        inputs: Sequence[Tensors],
+        defect: Defect | None = None,
+        *,
+        variant: Variant = RING,
+        copy: bool = True,
     ) -> Run:
         if copy and self.problem.mutates:
             inputs = [{name: tensor.clone() for name, tensor in rank.items()} for rank in inputs]
-        return run(self.problem, inputs, defect=defect)
+        return run(self.problem, inputs, defect=defect, variant=variant)
 
 
 def _filled(outputs: Sequence[Tensors], value: Any) -> list[Tensors]:

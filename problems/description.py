@@ -25,6 +25,7 @@ from problems.contract import (
 )
 from problems.errors import UnknownShape
 from problems.fields import MAX_DIMS, MAX_EXTENT, MAX_TEXT, NAME, Fields
+from problems.scales import exponent, is_span, span
 
 DTYPES: Mapping[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
@@ -75,6 +76,11 @@ class Description:
     world_size: int
     shapes: tuple[ShapeInfo, ...]
     reference_code: str = ""
+    scales: tuple[int, int] | None = None
+
+    def exponent(self, shape: ShapeInfo, seed: int) -> int:
+        """The k of the 2^k that the inputs of this seed are scaled by; see `problems.scales`."""
+        return exponent(span(self.scales, shape.inputs, shape.outputs), seed)
 
     def shape(self, name: str) -> ShapeInfo:
         """The shape of that name. Raises UnknownShape, which lists the known ones."""
@@ -101,6 +107,7 @@ class Description:
             "world_size": self.world_size,
             "shapes": [_shape_to_json(shape) for shape in self.shapes],
             "reference_code": self.reference_code or None,
+            "scales": None if self.scales is None else list(self.scales),
         }
 
     @classmethod
@@ -123,6 +130,7 @@ class Description:
             world_size=reader.integer("world_size", low=1, high=MAX_WORLD),
             shapes=tuple(_shape_from_json(item) for item in reader.items("shapes", MAX_SHAPES)),
             reference_code=reader.optional("reference_code", reader.long_text) or "",
+            scales=reader.optional("scales", lambda key: _scales(reader, key)),
         )
         _require_consistent(description, reader)
         return description
@@ -150,6 +158,7 @@ def describe(problem: Problem, world_size: int) -> Description:
             if problem.divides(shape.dims, world_size)
         ),
         reference_code=_reference_code(problem),
+        scales=problem.scales,
     )
 
 
@@ -164,6 +173,13 @@ def _reference_code(problem: Problem) -> str:
         return textwrap.dedent(inspect.getsource(type(problem).reference))[:MAX_TEXT]
     except OSError:
         return ""
+
+
+def _scales(reader: Fields, key: str) -> tuple[int, int]:
+    value = tuple(reader.items(key, 2))
+    if not is_span(value):
+        raise reader.error(key, "must be two integers, the lowest and the highest exponent")
+    return value
 
 
 def _shape_info(problem: Problem, shape: Shape, world_size: int) -> ShapeInfo:

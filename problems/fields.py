@@ -67,8 +67,12 @@ class Fields:
         """What `read` makes of the field, None if it is null or absent."""
         return None if self.data.get(key) is None else read(key)
 
+    def table(self, key: str) -> "Fields":
+        """An object within."""
+        return Fields(self.value(key, dict), f"{self.where}.{key}")
+
     def integers(self, key: str, limit: int) -> dict[str, int]:
-        table = Fields(self.value(key, dict), f"{self.where}.{key}")
+        table = self.table(key)
         if len(table.data) > MAX_DIMS:
             raise self.error(key, f"has more than {MAX_DIMS} entries")
         return {str(name)[:40]: table.integer(name, high=limit) for name in table.data}

@@ -8,7 +8,7 @@ Arithmetic: reductions round to the tensor's dtype at each hop, in the order of 
 tensor is cut into W chunks; chunk c starts at rank c+1 and ends at rank c, so it is rounded W-1
 times: `((x[c+1] + x[c+2]) + ...) + x[c]`. NCCL cuts large tensors more finely (per channel), which
 changes the order of an element but not the number of roundings. `ReduceOp.AVG` multiplies by 1/W
-before it sums, as NCCL does.
+before it sums, as NCCL does. A `Variant` has another order or precision.
 """
 
 import functools
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from problems.defects import Defect, sentinel
 from problems.meeting import Meeting
+from problems.variants import RING, Variant
 
 _COMBINE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     dist.ReduceOp.SUM: torch.add,
@@ -62,12 +63,15 @@ _ProcessGroup: Any = dist.ProcessGroup
 class ThreadGroup(_ProcessGroup):  # type: ignore[misc]
     """The group object of one rank; all ranks of a group share one `Meeting`."""
 
-    def __init__(self, rank: int, meeting: Meeting, defect: Defect | None = None) -> None:
+    def __init__(
+        self, rank: int, meeting: Meeting, defect: Defect | None = None, variant: Variant = RING
+    ) -> None:
         super().__init__(rank, meeting.world_size)
         self._me = rank
         self._meeting = meeting
         self._world = meeting.world_size
         self._defect = defect
+        self._variant = variant
         self._number = 0
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
@@ -204,16 +208,16 @@ class ThreadGroup(_ProcessGroup):  # type: ignore[misc]
             raise NotImplementedError(f"{call}: the in-process group has no {operation}.")
 
         def combine(brought: list[Tensor]) -> list[Tensor]:
-            parts = brought
+            parts = [self._variant.widened(part) for part in brought]
             if operation == dist.ReduceOp.AVG:
-                parts = [part / self._world for part in brought]
+                parts = [part / self._world for part in parts]
+            ring = functools.partial(
+                _ring, operation=operation, chunked=chunked, last=last, world_size=self._world,
+                variant=self._variant,
+            )  # fmt: skip
             if defect is None:
-                order = list(enumerate(parts))
-                return [_ring(order, operation, chunked, last, self._world)] * self._world
-            return [
-                _ring(defect.contributions(parts, me), operation, chunked, last, self._world)
-                for me in range(self._world)
-            ]
+                return [ring(list(enumerate(parts))).to(tensor.dtype)] * self._world
+            return [ring(defect.contributions(parts, me)) for me in range(self._world)]
 
         reduced: Tensor = self._meeting.collective(self._me, call, tensor, combine)
         return reduced
@@ -240,16 +244,22 @@ class ThreadGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 def _ring(
-    parts: Sequence[tuple[int, Tensor]], operation: Any, chunked: bool, last: int, world_size: int
+    parts: Sequence[tuple[int, Tensor]],
+    *,
+    operation: Any,
+    chunked: bool,
+    last: int,
+    world_size: int,
+    variant: Variant,
 ) -> Tensor:
-    """Reduce (rank, tensor) pairs hop by hop, each hop rounded to the dtype."""
+    """Reduce (rank, tensor) pairs hop by hop, each hop rounded to their dtype."""
     first = parts[0][1]
     count = world_size if chunked else 1
     columns = [(rank, part.reshape(-1).tensor_split(count)) for rank, part in parts]
     chunks = []
     for chunk in range(count):
         end = chunk if chunked else last
-        order = sorted(columns, key=lambda column: (column[0] - end - 1) % world_size)
+        order = sorted(columns, key=lambda column: variant.position(column[0], end, world_size))
         pieces = [column[1][chunk] for column in order]
         chunks.append(functools.reduce(_COMBINE[operation], pieces))
     return torch.cat(chunks).reshape(first.shape)

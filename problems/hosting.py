@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from problems import scales
 from problems.contract import Problem, Tensors
-from problems.controls import LintReport, lint
+from problems.controls import lint
 from problems.description import Description, describe
 from problems.errors import ProblemError
 from problems.exact import golden_of
+from problems.lint_report import LintReport
 from problems.ranks import run_ranks
 from problems.wrong_answers import WrongAnswer, bank, defective_outputs
 
@@ -109,6 +111,8 @@ class InProcessHost:
                 f"Shape {shape!r} of {self.problem.slug!r} cannot be cut into {world_size} equal "
                 f"parts ({letters}). Use a world size that divides them, or another shape."
             )
+        k = scales.exponent(scales.span_of(self.problem, dims, world_size), seed)
         return [
-            self.problem.make_inputs(rank, world_size, seed, dims) for rank in range(world_size)
+            scales.scaled(self.problem.make_inputs(rank, world_size, seed, dims), k)
+            for rank in range(world_size)
         ]

@@ -15,6 +15,7 @@ from problems.defects import Defect
 from problems.errors import ProblemError, line_in
 from problems.group import ThreadGroup
 from problems.meeting import Meeting, RendezvousError
+from problems.variants import RING, Variant
 
 RENDEZVOUS_S = 60.0
 RUN_S = 900.0
@@ -49,10 +50,11 @@ def run(
     inputs: Sequence[Tensors],
     *,
     defect: Defect | None = None,
+    variant: Variant = RING,
     rendezvous_s: float = RENDEZVOUS_S,
     run_s: float = RUN_S,
 ) -> Run:
-    """As `run_ranks`, optionally with a communication defect, and with deadlines in seconds."""
+    """As `run_ranks`, with a communication defect or a variant of its sums, and deadlines in s."""
     world_size = len(inputs)
     meeting = Meeting(world_size, rendezvous_s)
     outputs: list[object] = [None] * world_size
@@ -62,7 +64,7 @@ def run(
         torch.set_num_threads(1)  # of this thread: W teams that spin on few cores crawl
         try:
             with torch.no_grad():
-                group = ThreadGroup(rank, meeting, defect)
+                group = ThreadGroup(rank, meeting, defect, variant)
                 outputs[rank] = problem.reference(group, **inputs[rank])
         except Exception as error:  # noqa: BLE001 - carried to the caller's thread
             errors[rank] = error

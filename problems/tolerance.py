@@ -6,12 +6,14 @@ and relative to the error of the reference, so one that rounds less than PyTorch
 | class | results | accepted if |
 |---|---|---|
 | T0 | copies, integers | bit-exact |
-| T1 | bf16, fp16, fp8 | max error <= max(2 x the reference's, 4 u rms) and rms error <= 1.5 x the reference's + u/2 rms |
+| T1 | bf16, fp16, fp8 | max error <= max(2 x the reference's, 16 x the reference's rms error, 4 u rms) and rms error <= 1.5 x the reference's + u/2 rms |
 | T2 | fp32 | each error <= 1e-4 of the value + 1e-5 rms |
 | T3 | fp64 | each error <= 1e-10 of the value + 1e-12 rms |
 
 rms is that of the golden, u the unit roundoff of the dtype (2^-8 for bf16, 2^-11 for fp16). NaN
-and infinity are right only where the golden has the same.
+and infinity are right only where the golden has the same. The 16 is measured: where a tensor is
+small, the largest error of the reference is a matter of chance, and sums in another order, as
+honest, reached 2.9 times as much; none was beyond 13.2 times the rms error (docs/problems.md).
 """  # noqa: E501 - a table
 
 import math
@@ -23,7 +25,7 @@ from torch import Tensor
 from problems.contract import Tolerance
 from problems.errors import InvalidProblem
 
-MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
+MAX_FACTOR, MAX_SPREAD, MAX_FLOOR = 2.0, 16.0, 4.0
 RMS_FACTOR, RMS_FLOOR = 1.5, 0.5
 RELATIVE = {"T2": (1e-4, 1e-5), "T3": (1e-10, 1e-12)}
 UNIT_ROUNDOFF = {
@@ -55,7 +57,7 @@ class Rule:
     """What one output tensor of one rank must be.
 
     `golden` is the exact result, `reference` the tensor that PyTorch and NCCL return; shape and
-    dtype of the result are the reference's.
+    dtype of the result are the reference's. `set_by` says which part of the rule is the limit.
     """
 
     def __init__(self, tolerance: Tolerance, golden: Tensor, reference: Tensor) -> None:
@@ -66,6 +68,7 @@ class Rule:
         self.tolerance = tolerance
         self.shape = reference.shape
         self.dtype = reference.dtype
+        self.set_by = "bits"
         self.golden = golden.to(reference.dtype) if tolerance == "T0" else _exact(golden)
         if tolerance == "T0":
             self.limit: Tensor | float = 0.0
@@ -73,7 +76,7 @@ class Rule:
             return
         finite = self.golden.isfinite()
         self._finite = None if bool(finite.all()) else finite
-        rms = _rms(self._of_finite(self.golden))
+        self._rms = rms = _rms(self._of_finite(self.golden))
         if tolerance == "T1":
             unit = UNIT_ROUNDOFF.get(reference.dtype, 2.0**-8)
             error = self._of_finite(_exact(reference) - self.golden)
@@ -81,12 +84,18 @@ class Rule:
             if not math.isfinite(largest):
                 error = error[error.isfinite()]
                 largest = _largest(error)
-            self.limit = max(MAX_FACTOR * largest, MAX_FLOOR * unit * rms)
+            parts = {
+                "largest error": MAX_FACTOR * largest,
+                "rms error": MAX_SPREAD * _rms(error),
+                "roundoff": MAX_FLOOR * unit * rms,
+            }
+            self.set_by = max(parts, key=parts.__getitem__)
+            self.limit = max(parts.values())
             self.rms_limit = RMS_FACTOR * _rms(error) + RMS_FLOOR * unit * rms
         else:
-            relative, absolute = RELATIVE[tolerance]
-            self.limit = self.golden.abs() * relative + absolute * rms
+            self.limit = _relative_limit(tolerance, self.golden, rms)
             self.rms_limit = None
+            self.set_by = "value"
 
     def accepts(self, result: Tensor) -> bool:
         """Whether a result of the right shape and dtype is right."""
@@ -113,13 +122,31 @@ class Rule:
         ok = rms_ok and not bool(bad.any())
         return Errors(ok, self._merged(bad), _largest(error), limit, rms_error, self.rms_limit)
 
+    def shares(self, result: Tensor) -> tuple[float, float]:
+        """The largest error and the rms error of a result, as shares of their limits.
+
+        (0, 0) for a right one of class T0; the second is 0 where there is no limit on the rms.
+        """
+        if self.tolerance == "T0":
+            return (0.0 if self.accepts(result) else math.inf), 0.0
+        error = (self._of_finite(_exact(result) - self.golden)).abs_()
+        limit = self.limit if isinstance(self.limit, float) else self._of_finite(self.limit)
+        worst = _largest(torch.where(error == 0, 0.0, error / limit).nan_to_num(math.inf))
+        if self.rms_limit is None or _rms(error) == 0:
+            return worst, 0.0
+        return worst, _rms(error) / self.rms_limit if self.rms_limit > 0 else math.inf
+
     def alike(self, result: Tensor, other: Tensor) -> Tensor:
-        """Mask of the elements in which two results agree within this rule's limit."""
+        """Mask of the elements in which a result is another one, but for rounding.
+
+        The other may be of any size, as that of a call with inputs of another scale is.
+        """
         if self.tolerance == "T0":
             both_nan = _isnan(result) & _isnan(other)
             return ~_bits_differ(result, other) | both_nan
         left, right = _exact(result), _exact(other)
-        return ~self._merged(~((left - right).abs() <= self.limit) & ~_same(left, right))
+        near = (left - right).abs() <= self._limit_around(right)
+        return ~self._merged(~near & ~_same(left, right))
 
     def never_finite(self, result: Tensor) -> Tensor:
         """Mask of the elements that are NaN or infinite where the golden is finite."""
@@ -130,6 +157,13 @@ class Rule:
     def expected(self) -> Tensor:
         """The golden in the result's shape."""
         return self._shaped(self.golden)
+
+    def _limit_around(self, values: Tensor) -> Tensor | float:
+        """What the limit would be if these were the golden's values."""
+        rms = _rms(values[values.isfinite()])
+        if not isinstance(self.limit, float):
+            return _relative_limit(self.tolerance, values, rms)
+        return self.limit * rms / self._rms if self._rms > 0 else self.limit
 
     def _of_finite(self, values: Tensor) -> Tensor:
         """The values where the golden is finite."""
@@ -148,6 +182,11 @@ def _exact(tensor: Tensor) -> Tensor:
     if tensor.dtype.is_complex:
         return torch.view_as_real(tensor.to(torch.complex128))
     return tensor.double()
+
+
+def _relative_limit(tolerance: Tolerance, values: Tensor, rms: float) -> Tensor:
+    relative, absolute = RELATIVE[tolerance]
+    return values.abs() * relative + absolute * rms
 
 
 def _rms(values: Tensor) -> float:

@@ -14,6 +14,7 @@ from problems.description import (
 )
 from problems.fields import MAX_DIMS, MAX_EXTENT, MAX_TEXT, NAME
 from problems.plausible import implausible
+from problems.scales import MOST, is_span
 
 CHECK_WORLDS = (2, 4)
 
@@ -48,6 +49,11 @@ def _attributes(problem: Problem) -> Iterator[str]:
         value = getattr(problem, name, None)
         if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
             yield f'`{name}` must be a tuple of names, such as ("x",).'
+    if problem.scales is not None and not is_span(problem.scales):
+        yield (
+            "`scales` must be None or two integers (lowest, highest) with "
+            f"-{MOST} <= lowest <= 0 <= highest <= {MOST}; got {problem.scales!r}."
+        )
     shapes = getattr(problem, "shapes", None)
     if not isinstance(shapes, tuple) or not all(isinstance(shape, Shape) for shape in shapes):
         yield "`shapes` must be a tuple of check(...) and bench(...)."

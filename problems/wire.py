@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from problems.contract import OutputSpec, Tensors
-from problems.controls import LintReport
 from problems.description import DTYPES, Description, dtype_name
 from problems.errors import ProblemError, WireError
 from problems.hosting import Materialized
+from problems.lint_report import LintReport
 
 FORMAT = 1
 RESULT = "result.json"

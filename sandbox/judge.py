@@ -27,7 +27,7 @@ from sandbox.gpu.machine import TargetNotAvailable as TargetNotAvailable
 from sandbox.isolation import Capabilities
 from sandbox.labels import labels
 from sandbox.problem_host import CustomProblem, ProblemSource, open_host
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build
@@ -82,7 +82,8 @@ class Judge:
         progress: Progress | None = None,
         trace: Path | None = None,
         schedules: Schedules | None = None,
-        replay: Replay | str | None = None,
+        replay: Replay | None = None,
+        incumbent: Candidate | None = None,
     ) -> Verdict:
         """The verdict on a candidate. `shapes` are those to time, by default every bench shape.
 
@@ -90,12 +91,13 @@ class Judge:
         `progress(stage, detail)` is called before each step; what it raises ends the judgement.
         `trace` has the timelines of the timed shapes written there, on `sim:` targets.
         `schedules` is how many schedules are drawn per shape, or "exhaustive"; `replay` makes just
-        one run of an earlier verdict with the same `seed`, as its evidence names it. Both are for
-        `sim:` targets.
+        one run of an earlier verdict with the same `seed`, as its evidence names it, and ends with
+        stage "check". Both are for `sim:` targets. `incumbent` is the best kernel so far: on GPUs
+        it is timed by turns with the candidate, and each timing says how they compare; simulated
+        times of two runs compare as they are.
 
-        Raises TargetNotAvailable, UnknownShape, ValueError for a text that is no run of a check or
-        for a replay without a seed, and ProblemError if a custom problem's file is
-        at fault: all of them mistakes of the caller, not verdicts.
+        Raises TargetNotAvailable, UnknownShape, ValueError for a replay without a seed, and
+        ProblemError if a custom problem's file is at fault: mistakes of the caller, not verdicts.
         """
         if target.backend != "sim":
             self._must_run_on_gpus(problem, target)
@@ -103,9 +105,7 @@ class Judge:
             raise ValueError("a replay needs the seed of its verdict: inputs are drawn from it")
         report = _Guarded(progress)
         seed = secrets.randbits(63) if seed is None else seed
-        if isinstance(replay, str):
-            replay = Replay.parse(replay)
-        draft = _Draft(candidate, target, depth, seed, trace, schedules=schedules, replay=replay)
+        draft = _Draft(candidate, target, depth, seed, trace, (), schedules, replay, incumbent)
         try:
             host = self.host(problem)
             description = host.describe(target.world_size)
@@ -126,7 +126,9 @@ class Judge:
                 raise
             stage = report.stage
             return self._verdict(draft, problem, description, "infra_error", stage, _infra(error))
-        return self._verdict(draft, problem, description, "correct", "done", evidence, timings)
+        # One run that is repeated times nothing: what is right there has not passed the judge.
+        stage = "done" if replay is None else "check"
+        return self._verdict(draft, problem, description, "correct", stage, evidence, timings)
 
     def _stages(
         self,
@@ -140,8 +142,9 @@ class Judge:
         _scan(draft.candidate)
         if draft.target.backend != "sim":
             return self._gpus.stages(
-                draft.candidate, draft.target, host, shapes, draft.depth, draft.seed, report
-            )
+                draft.candidate, draft.target, host, shapes, draft.depth, draft.seed, report,
+                draft.incumbent,
+            )  # fmt: skip
         report("build", {})
         program = build(self._compiler, draft.candidate)
         target = draft.target
@@ -226,6 +229,7 @@ class _Draft:
     shapes: tuple[str, ...] = ()
     schedules: Schedules | None = None
     replay: Replay | None = None
+    incumbent: Candidate | None = None
 
 
 class _Guarded:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from pk_runtime.candidate import Candidate
-from sandbox.tokens import tokens
+from sandbox.rules.tokens import tokens
 
 Label = Literal["library_gemm", "cuda_graph", "persistent_state", "lossy_arithmetic"]
 LABELS: tuple[Label, ...] = get_args(Label)

@@ -15,10 +15,10 @@ import problems
 from pk_runtime.execution import Command, Completed, Executor, Limits
 from problems import wire
 from problems.contract import Problem, Tensors
-from problems.controls import LintReport
 from problems.description import Description
 from problems.errors import ProblemError
 from problems.hosting import InProcessHost, Materialized, ProblemHost
+from problems.lint_report import LintReport
 from sandbox.isolation.interpreter import interpreter_paths
 
 _FILE = "problem.py"

@@ -19,17 +19,18 @@ JUDGE_VERSION = "3"
 _DIGEST = 16
 
 
-def deciding(problem: ProblemSource, target: Target) -> dict[str, str]:
+def deciding(problem: ProblemSource | None, target: Target) -> dict[str, str]:
     """The versions that a verdict stands and falls with: judge, problem and hardware sheet.
 
-    See `sandbox.replay.void_because`. For measured times the GPUs are another (`sandbox.gpu`).
+    Without the problem's if that cannot have changed. See `sandbox.replay.void_because`; for
+    measured times the GPUs are another (`sandbox.gpu`).
     """
     sheet = json.dumps(dataclasses.asdict(target.sheet), sort_keys=True).encode()
-    return {
+    versions = {
         "judge": JUDGE_VERSION,
-        "problem": digest_of(problem)[:_DIGEST],
         "sheet": f"{target.sheet.name}@{hashlib.sha256(sheet).hexdigest()[:_DIGEST]}",
     }
+    return versions if problem is None else {**versions, "problem": digest_of(problem)[:_DIGEST]}
 
 
 def of_this_machine(compiler: Compiler) -> dict[str, str]:

@@ -10,7 +10,7 @@ from benchmarks.attacks.catalogue import CATALOGUE
 from benchmarks.attacks.judging import GPU_ONLY, Outcome
 from benchmarks.attacks.suite import Entry, entries
 from benchmarks.attacks.table import counts, markdown, summary
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 from sandbox.verdict import STATUSES
 
 TARGET = "sim:h200x4"

@@ -55,6 +55,7 @@ class RealParts:
                 seed=question.seed,
                 depth=question.depth,
                 progress=progress,
+                incumbent=question.incumbent,
             )
         except TargetNotAvailable as error:
             raise JobCannotRunError("target_not_available", str(error)) from error

@@ -20,12 +20,16 @@ Progress = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Question:
-    """What the judge is asked about a candidate; `shapes` None means the depth's default."""
+    """What the judge is asked about a candidate; `shapes` None means the depth's default.
+
+    `incumbent` is the job's best kernel so far, for times measured side by side.
+    """
 
     candidate: Candidate
     depth: Depth
     shapes: tuple[str, ...] | None
     seed: int | None
+    incumbent: Candidate | None = None
 
 
 class Parts(Protocol):

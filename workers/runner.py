@@ -134,8 +134,8 @@ class _Run:
         journal = self._journal(spec.budget.usd)
         shapes = None if spec.shape is None else (spec.shape,)
 
-        def evaluate(candidate: Candidate, depth: Depth) -> Verdict:
-            question = Question(candidate, depth, shapes, spec.seed)
+        def evaluate(candidate: Candidate, depth: Depth, incumbent: Candidate | None) -> Verdict:
+            question = Question(candidate, depth, shapes, spec.seed, incumbent)
             return parts.judge(question, journal.progress)
 
         outcome = optimize(spec, parts.policy(spec), evaluate, journal, time.monotonic)

@@ -14,15 +14,16 @@ from pk_runtime.target import Target
 from problems.contract import OutputSpec, Tolerance
 from problems.description import Description, ShapeInfo, dtype_name
 from problems.roofline import roofline_of
-from problems.tolerance import MAX_FACTOR, MAX_FLOOR, RELATIVE, RMS_FACTOR, RMS_FLOOR
+from problems.scales import span
+from problems.tolerance import MAX_FACTOR, MAX_FLOOR, MAX_SPREAD, RELATIVE, RMS_FACTOR, RMS_FLOOR
 
 TOLERANCE_RULES: Mapping[Tolerance, str] = {
     "T0": "every output must be bit-exact.",
     "T1": (
         "outputs are compared with an fp64 golden, relative to the error that PyTorch + NCCL make: "
-        f"the largest error may be max({MAX_FACTOR:g} x theirs, {MAX_FLOOR:g} u rms), the rms "
-        f"error {RMS_FACTOR:g} x theirs + {RMS_FLOOR:g} u rms (u: unit roundoff of the dtype). "
-        "Accumulate in fp32 and round once."
+        f"the largest error may be max({MAX_FACTOR:g} x theirs, {MAX_SPREAD:g} x their rms error, "
+        f"{MAX_FLOOR:g} u rms), the rms error {RMS_FACTOR:g} x theirs + {RMS_FLOOR:g} u rms (u: "
+        "unit roundoff of the dtype). Accumulate in fp32 and round once."
     ),
     "T2": "each error at most {:g} of the fp64 value + {:g} rms.".format(*RELATIVE["T2"]),
     "T3": "each error at most {:g} of the fp64 value + {:g} rms.".format(*RELATIVE["T3"]),
@@ -39,6 +40,13 @@ def problem_text(problem: Description) -> str:
         "Shapes, with the tensors of one rank ('check' shapes decide correctness, at several world "
         "sizes, seeds and schedules, called back to back; 'bench' shapes are timed):",
     ]
+    low, high = span(problem.scales, problem.shapes[0].inputs, problem.shapes[0].outputs)
+    if low < high:
+        lines.insert(
+            -1,
+            f"Inputs of a launch are multiplied by a power of two from 2^{low} to 2^{high}, "
+            "another one each time: no absolute threshold is right.",
+        )
     for shape in problem.shapes:
         dims = " ".join(f"{name}={size}" for name, size in shape.dims.items())
         lines.append(

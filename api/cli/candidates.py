@@ -12,6 +12,7 @@ from api.cli.files import read_text
 from api.reproduction import Reproduction, reproduction
 
 if TYPE_CHECKING:
+    from pk_runtime.bundle import Bundle
     from pk_runtime.candidate import Candidate, Language
 
 _BY_SUFFIX: Mapping[str, Language] = {".cu": "pk", ".py": "triton"}
@@ -37,7 +38,8 @@ def read_candidate(path: Path, knobs: Sequence[str] = (), language: str | None =
 
     chosen = parse_knobs(knobs)
     if path.suffix == ".zip":
-        given = _read_bundle(path)
+        bundle = open_bundle(path)
+        given = Given(bundle.candidate, reproduction(bundle.manifest))
     else:
         source = read_text(path, MAX_SOURCE_BYTES)
         written_in = language_of(path, language)
@@ -97,13 +99,13 @@ def read_scripted(folder: Path) -> tuple[Candidate, ...]:
         raise CliError(ExitCode.USAGE, str(error)) from None
 
 
-def _read_bundle(path: Path) -> Given:
+def open_bundle(path: Path) -> Bundle:
+    """The bundle in a file; `CliError`."""
     from pk_runtime.bundle import BundleError, read_bundle
 
     if not path.is_file():
         raise CliError(ExitCode.NOT_FOUND, f"there is no file {path}")
     try:
-        bundle = read_bundle(path)
+        return read_bundle(path)
     except BundleError as error:
         raise CliError(ExitCode.USAGE, f"{path}: {error}") from None
-    return Given(bundle.candidate, reproduction(bundle.manifest))

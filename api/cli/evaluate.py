@@ -141,6 +141,8 @@ def _asked(
         return _Asked(given, first, None, None, first.depth == "quick")
     if file is None:
         raise CliError(ExitCode.USAGE, "give a kernel's FILE, or --replay VERDICT")
+    if drawn is not None and seed is not None:
+        raise CliError(ExitCode.USAGE, "--replay with a seed and --seed say the same: give one")
     given = read_candidate(file, knobs, language)
     return _Asked(given, None, run, seed if drawn is None else drawn, quick)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,6 +62,9 @@ def show_problem(
         "",
         problem["statement"].rstrip(),
         "",
+        f"inputs are multiplied by 2^{problem['scales'][0]} to 2^{problem['scales'][1]}",
+        *_calibrated(problem["calibration"]),
+        "",
         "shapes:",
     ]
     for shape in problem["shapes"]:
@@ -90,6 +93,20 @@ def add_problem(
         print_json(problem)
         return
     print(f"added {safe(problem['slug'])}: {safe(problem['title'])}")
+
+
+def _calibrated(found: dict[str, Any] | None) -> list[str]:
+    """What separates honest rounding from mistakes; nothing where results are bit-exact."""
+    if found is None or not found["noise"]:
+        return []
+    most = max(found["noise"], key=lambda noise: max(noise["max"], noise["rms"]))
+    share = max(most["max"], most["rms"])
+    gap = found["gap"]
+    lost = "is never finite" if gap is None else f"errs {gap:.3g} times as much as the reference"
+    return [
+        f"honest variants use at most {share:.2g} of the tolerance ({most['variant']})",
+        f"without one rank the result {lost}",
+    ]
 
 
 def _plain(text: str) -> str:

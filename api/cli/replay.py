@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from api.cli.candidates import Given, read_candidate
+from api.cli.candidates import Given, open_bundle, read_candidate
 from api.cli.exits import CliError, ExitCode
 from api.cli.files import read_text
 from api.reproduction import Reproduction
@@ -27,14 +27,7 @@ def read_verdict(path: Path) -> tuple[Verdict, Candidate | None]:
 
     source = None
     if path.suffix == ".zip":
-        from pk_runtime.bundle import BundleError, read_bundle
-
-        if not path.is_file():
-            raise CliError(ExitCode.NOT_FOUND, f"there is no file {path}")
-        try:
-            bundle = read_bundle(path)
-        except BundleError as error:
-            raise CliError(ExitCode.USAGE, f"{path}: {error}") from None
+        bundle = open_bundle(path)
         data, source = bundle.manifest["verdict"], bundle.candidate
     else:
         try:
@@ -111,7 +104,7 @@ def number_of_schedules(text: str | None) -> Schedules | None:
     """What --schedules asks for; `CliError`."""
     if text is None or text == "exhaustive":
         return "exhaustive" if text else None
-    if text.isascii() and text.isdigit() and 0 < int(text[:6]) <= MOST_SCHEDULES:
+    if text.isascii() and text.isdigit() and len(text) <= 6 and 0 < int(text) <= MOST_SCHEDULES:
         return int(text)
     raise CliError(
         ExitCode.USAGE, f"--schedules {text!r}: give 1 to {MOST_SCHEDULES}, or exhaustive"

@@ -30,6 +30,30 @@ class ProblemSummary(Schema):
     tolerance: str = Field(description="Tolerance class, `T0` (bit-exact) to `T3`.")
 
 
+class NoiseRead(Schema):
+    """How much of the tolerance one kind of honest implementation uses; 1 is the limit."""
+
+    variant: str = Field(
+        description="`rounded` (exact, rounded once), `ring` (as NCCL), `reversed`, `rotated` or "
+        "`fp32` sums."
+    )
+    max: float = Field(description="Its largest error over the limit.")
+    rms: float = Field(description="Its rms error over the limit.")
+
+
+class CalibrationRead(Schema):
+    """What separates honest rounding from mistakes, as measured when the problem was admitted."""
+
+    gap: float | None = Field(
+        description="Least ratio of a missing rank's error to the reference's own, at least 10; "
+        "null if such a result is never finite or the problem is exact."
+    )
+    signal: float | None = Field(
+        description="Least ratio of the results' spread to the tolerance; null without a limit."
+    )
+    noise: list[NoiseRead] = Field(description="Honest variants; empty if results are bit-exact.")
+
+
 class ProblemRead(ProblemSummary):
     """Everything about one problem."""
 
@@ -39,6 +63,12 @@ class ProblemRead(ProblemSummary):
     outputs: list[str] = Field(description="Names of the outputs.")
     mutates: list[str] = Field(description="Inputs that a kernel must update in place.")
     shapes: list[ShapeRead] = Field(description="Every shape it is checked or timed at.")
+    scales: tuple[int, int] = Field(
+        description="Lowest and highest k of the powers 2^k that inputs are multiplied by."
+    )
+    calibration: CalibrationRead | None = Field(
+        description="How far the tolerance is from honest rounding and from mistakes."
+    )
 
 
 class ProblemCreate(Schema):

@@ -1,7 +1,8 @@
 """The ways to cheat that the suite is sorted by, in words of our own.
 
 1 to 41 are seen or conceivable attacks on evaluators of GPU kernels; those that begin with a letter
-are ours: N for native code in the simulator's process, C for the compiler, P for problem files.
+are ours: S for the sizes of numbers, N for native code in the simulator's process, C for the
+compiler, P for problem files.
 """
 
 CATALOGUE = {
@@ -46,6 +47,7 @@ CATALOGUE = {
     "39": "the harness's communicator used",
     "40": "right in the tested interleavings only",
     "41": "a hang that others are blamed for",
+    "S1": "right only for numbers of the usual size",
     "N1": "names the engine behind the headers",
     "N2": "forged memory access: casts, pointers, bounds",
     "N3": "replaces functions of the C library or of the engine",

@@ -10,15 +10,16 @@ from unittest.mock import patch
 
 from benchmarks.attacks.suite import Entry
 from pk_runtime.target import Target
-from problems.controls import LintReport, lint
+from problems.controls import lint
 from problems.errors import ProblemError
+from problems.lint_report import LintReport
 from problems.loading import load_problem
 from problems.registry import get
 from sandbox import problem_host
 from sandbox.isolation import choose
 from sandbox.judge import Judge
 from sandbox.problem_host import CustomProblem
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 
 # Inputs and schedules are drawn from it: a suite that fails now and then would not be believed.
 SEED = 20261121

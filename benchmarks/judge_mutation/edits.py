@@ -44,17 +44,25 @@ _TOLERANCE = _edits(
      "error = (value - self.golden).abs_().nan_to_num_(0.0, 0.0, 0.0)"),
     ("one right element is enough", "ok = rms_ok and not bool(bad.any())",
      "ok = rms_ok and not bool(bad.all())"),
-    ("the limit is 100 times as wide", "self.limit = max(MAX_FACTOR",
-     "self.limit = 100 * max(MAX_FACTOR"),
+    ("the limit is 100 times as wide", "self.limit = max(parts",
+     "self.limit = 100 * max(parts"),
     ("the rms error is not looked at", "rms_ok = self.rms_limit is None or", "rms_ok = True or"),
     ("the rms limit is 100 times as wide", "self.rms_limit = RMS_FACTOR",
      "self.rms_limit = 100 * RMS_FACTOR"),
-    ("the limit is 10 times as narrow", "self.limit = max(MAX_FACTOR",
-     "self.limit = 0.1 * max(MAX_FACTOR"),
+    ("the limit is 10 times as narrow", "self.limit = max(parts",
+     "self.limit = 0.1 * max(parts"),
     ("values are compared instead of bits", "differ = _bits(left) != _bits(right)",
      "differ = _exact(left) != _exact(right)"),
     ("the reference is taken for the golden", "else _exact(golden)", "else _exact(reference)"),
     ("fp32 results have the limit of bf16 ones", '"T2": (1e-4, 1e-5)', '"T2": (1e-2, 1e-2)'),
+)  # fmt: skip
+_SCALES = _edits(
+    "comparison", "problems/scales.py",
+    ("scales are always 1", "return low + drawn % (high - low + 1)", "return 0"),
+    ("scales are never below 1", "return low + drawn % (high - low", "return drawn % (high"),
+) + _edits(
+    "comparison", "problems/hosting.py",
+    ("inputs are not scaled", "  scales.scaled(", "  (lambda inputs, k: inputs)("),
 )  # fmt: skip
 _ANSWERS = _edits(
     "comparison",
@@ -66,17 +74,19 @@ _REPORTS = _edits(
     "reports", "pk_runtime/simulator.py",
     ("the exit code is not looked at", "if completed.exit_code == 0 and outcome in",
      "if outcome in"),
-    ("links are followed", "os.O_RDONLY | os.O_NOFOLLOW |", "os.O_RDONLY |"),
     ("a time may be zero or negative", "or time_us <= 0:", "or False:"),
     ("a time may be NaN", "not math.isfinite(time_us) or", ""),
     ("a run that was stopped may report", 'if completed.exceeded == "wall":', "if False:"),
+) + _edits(
+    "reports", "pk_runtime/run_folder.py",
+    ("links are followed", "os.O_RDONLY | os.O_NOFOLLOW |", "os.O_RDONLY |"),
     ("outputs may be longer", "or size > limit:", "or False:"),
 ) + _edits(
     "reports", "sandbox/stages/demand.py",
     ("figures may be infinite", "usable and math.isfinite(value)", "usable"),
 )  # fmt: skip
 _RULES = _edits(
-    "rules", "sandbox/rules.py",
+    "rules", "sandbox/rules/scan.py",
     ("pointers, casts and arrays are allowed", "yield from memory(plain)", "yield from ()"),
     ("the C library and the engine may be named", "yield from known_names(code, at)", "pass"),
     ("variables may be shared", "yield from shared_variables(plain)", "yield from ()"),
@@ -88,17 +98,17 @@ _RULES = _edits(
     ("attributes are allowed", "yield from attributes(code, at)", "pass"),
     ("the runtime may be extended", 'if token.text == "namespace" and', "if False and"),
 ) + _edits(
-    "rules", "sandbox/tokens.py",
+    "rules", "sandbox/rules/tokens.py",
     ("obscure text is skipped", "if kind in _OBSCURE:", "if False:"),
     ("comments may hide line splices", 'elif kind == "comment" and re', "elif False and re"),
 ) + _edits(
-    "rules", "sandbox/raw_rules.py",
+    "rules", "sandbox/rules/raw.py",
     ("raw kernels may use any stream", "yield from _launches(plain, at)", "pass"),
     ("raw code may call CUDA", "if _CUDA.fullmatch(token.text) and", "if False and"),
     ("raw code may contain any assembly", "yield from _texts(plain, at)", "pass"),
     ("raw code may keep state", "yield from shared_variables(plain)", "yield from ()"),
 ) + _edits(
-    "rules", "sandbox/triton_rules.py",
+    "rules", "sandbox/rules/triton.py",
     ("Triton files may import anything", "yield from _imports(node, own)", "pass"),
     ("Triton files may reach inside", "yield from _attribute(node)", "pass"),
     ("Triton files may keep state", "yield from _state(tree)", "pass"),
@@ -106,7 +116,7 @@ _RULES = _edits(
     ("Triton streams need not be joined", "yield from _streams(tree)", "pass"),
 )  # fmt: skip
 _OBJECTS = _edits(
-    "objects", "sandbox/object_rules.py",
+    "objects", "sandbox/rules/objects.py",
     ("an object may refer to anything", "if symbol.name and not _may_use(", "if False and not ("),
     ("all of the engine may be called", "in _declared() and name[end", "and name[end"),
     ("objects may define any C name", "if name not in _OWN[gpu] and not name",
@@ -124,7 +134,7 @@ _OBJECTS = _edits(
     ("objects may keep state", "elif not gpu and _kept(", "elif False and _kept("),
     ("constants of any name", "and name not in C_NAMES\n", "\n"),
 ) + _edits(
-    "objects", "sandbox/elf.py",
+    "objects", "sandbox/rules/elf.py",
     ("the last symbol is not read", "_SYMBOL.iter_unpack(data):",
      "list(_SYMBOL.iter_unpack(data))[:-1]:"),
 ) + _edits(
@@ -144,6 +154,8 @@ _PROBLEMS = _edits(
      "True,"),
     ("the reference may change inputs", "            not changed,\n", "            True,\n"),
     ("the signal may drown in the limit", "signal >= MIN_SIGNAL,", "True,"),
+    ("noise above 1 is accepted by the lint", "noise.max <= 1 and noise.rms <= 1,", "True,"),
+    ("the lint looks at one scale only", "if chosen and not tally.findings:", "if False:"),
     ("the golden may be NaN", "bool(exact.isfinite().all()) if", "True if"),
     ("outputs may have another form",
      "tuple(tensor.shape) == spec.shape and tensor.dtype == spec.dtype,", "True,"),
@@ -193,4 +205,6 @@ _JUDGE = _edits(
      '"wrong_output", stage, _infra(error))'),
 )  # fmt: skip
 
-EDITS = (*_COMPARE, *_TOLERANCE, *_ANSWERS, *_REPORTS, *_RULES, *_OBJECTS, *_PROBLEMS, *_JUDGE)
+EDITS = (
+    *_COMPARE, *_TOLERANCE, *_SCALES, *_ANSWERS, *_REPORTS, *_RULES, *_OBJECTS, *_PROBLEMS, *_JUDGE,
+)  # fmt: skip

@@ -27,9 +27,10 @@ from benchmarks.mutation.operators import Mutant, mutants
 from pk_runtime.candidate import Candidate
 from pk_runtime.compiler import BuildError, Compiler
 from pk_runtime.execution import LocalExecutor
-from pk_runtime.exploration import Exploration, Grid, RankTensors
+from pk_runtime.exploration import Exploration, Grid
 from pk_runtime.kernels import shipped as shipped_kernels
 from pk_runtime.kernels import shipped_kernel, shipped_names, shipped_problems
+from pk_runtime.run_folder import RankTensors
 from pk_runtime.schedules import EAGER
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import Simulator, TensorSpec

@@ -1,7 +1,8 @@
 """Evaluates again and again, some candidates hostile, several at a time, and counts what is left.
 
     python3 -m benchmarks.soak [--count 500] [--parallel 4] [--hostile-every 10]
-                               [--isolation bubblewrap|namespaces] [--json OUT] [--markdown OUT]
+                               [--isolation docker|bubblewrap|namespaces] [--docker-host HOST]
+                               [--json OUT] [--markdown OUT]
 
 One process with `--parallel` judges that share a cache, as a worker has them. A tenth of the
 evaluations are hostile: kernels that loop, crash, deadlock or blow up the compiler, and problem
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +29,10 @@ from benchmarks.soak.traces import count, grown
 from benchmarks.soak.work import REFUSED, Work, stream
 from pk_runtime.target import parse_target
 from problems.errors import ProblemError
-from sandbox.isolation import BubblewrapExecutor, IsolatedExecutor, NamespaceExecutor
+from sandbox.isolation import IsolatedExecutor, backends
 from sandbox.judge import Judge
 
 TARGET = parse_target("sim:h200x4")
-BACK_ENDS: dict[str, Callable[[], IsolatedExecutor]] = {
-    "bubblewrap": BubblewrapExecutor,
-    "namespaces": NamespaceExecutor,
-}
 # More of these than before is no leak: allocators keep some memory, the cache takes new programs.
 ALLOWED = {"memory, MiB": 64.0, "disk, MiB": 256.0}
 
@@ -69,7 +66,9 @@ class Judges:
             judge = self._own.judge = Judge(cache=self._cache, executor=self._executor)
         started = time.monotonic()
         try:
-            verdict = judge.evaluate(work.candidate, work.problem, TARGET, depth="quick")
+            verdict = judge.evaluate(
+                work.candidate, work.problem, TARGET, depth="quick", shapes=work.shapes
+            )
             status, summary = verdict.status, verdict.summary
         except ProblemError as error:
             status, summary = REFUSED, str(error)
@@ -77,7 +76,12 @@ class Judges:
 
 
 def soak(
-    executor: IsolatedExecutor, cache: Path, number: int, parallel: int, hostile_every: int
+    executor: IsolatedExecutor,
+    cache: Path,
+    number: int,
+    parallel: int,
+    hostile_every: int,
+    docker_host: str = "",
 ) -> tuple[list[Answer], dict[str, float], dict[str, float]]:
     """The answers, and what there was after the first tenth and at the end."""
     judges = Judges(cache, executor)
@@ -86,10 +90,10 @@ def soak(
     with ThreadPoolExecutor(parallel) as pool:
         answers = list(pool.map(judges.answer, works[:first]))
         gc.collect()
-        before = count(cache)
+        before = count(cache, docker_host)
         answers += pool.map(judges.answer, works[first:])
         gc.collect()
-        after = count(cache)
+        after = count(cache, docker_host)
     return answers, before, after
 
 
@@ -121,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--hostile-every", type=int, default=10)
-    parser.add_argument("--isolation", choices=tuple(BACK_ENDS), default="bubblewrap")
+    parser.add_argument("--isolation", choices=tuple(backends()), default="bubblewrap")
+    parser.add_argument("--docker-host", default="", help="address of the engine")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     options = parser.parse_args(argv)
@@ -130,9 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         Path(folder).chmod(0o755)
         Path(folder, "tmp").mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(Path(folder, "tmp"))
+        executor = backends(docker_host=options.docker_host)[options.isolation]()
         answers, before, after = soak(
-            BACK_ENDS[options.isolation](), Path(folder), options.count, options.parallel,
-            options.hostile_every,
+            executor, Path(folder), options.count, options.parallel, options.hostile_every,
+            options.docker_host,
         )  # fmt: skip
     wrong = [answer for answer in answers if not answer.right]
     for answer in wrong:

@@ -10,12 +10,13 @@ _MIB = 1 << 20
 _INSIDE_UID = 65534  # whom sandboxes run as
 
 
-def count(folder: Path) -> dict[str, float]:
+def count(folder: Path, docker_host: str = "") -> dict[str, float]:
     """What this process and its evaluations hold, by name; amounts in MiB where said.
 
     `folder` is where all judges and programs put their files, /tmp included. Processes are this
     one's descendants, and those of the sandbox's user that nobody owns any more.
     """
+    at = ("--host", docker_host) if docker_host else ()
     return {
         "processes": _processes(),
         "file descriptors": len(os.listdir("/proc/self/fd")),
@@ -26,7 +27,9 @@ def count(folder: Path) -> dict[str, float]:
         "files of runs": sum(_files(path) for path in folder.glob("**/runs")),
         "temporary files": _files(folder / "tmp"),
         "disk, MiB": _used_mib(folder),
-        "containers": len(_asked("docker", "ps", "-aq", "--filter", "label=pkforge.judge")),
+        "containers": len(
+            _asked("docker", *at, "ps", "--all", "--quiet", "--filter", "label=pkforge.judge")
+        ),
         "GPU memory, MiB": sum(
             map(
                 float,

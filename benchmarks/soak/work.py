@@ -1,5 +1,6 @@
 """What is evaluated: shipped kernels, broken ones, and hostile kernels and problem files."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
@@ -21,6 +22,14 @@ class Work:
     candidate: Candidate
     problem: Problem | CustomProblem
     expected: tuple[str, ...]
+
+    @property
+    def shapes(self) -> tuple[str, ...] | None:
+        """The shape to time: the smallest, because it is not times that are looked for."""
+        if isinstance(self.problem, CustomProblem):
+            return None
+        benches = [shape for shape in self.problem.shapes if shape.kind == "bench"]
+        return (min(benches, key=lambda shape: math.prod(shape.dims.values())).name,)
 
 
 def _edited(kernel: str, old: str, new: str) -> Candidate:

@@ -1,20 +1,24 @@
 """Runs emulator programs: inputs in, outputs and findings out."""
 
 import json
-import math
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from pk_runtime.emulator.findings import Finding, findings_of
 from pk_runtime.execution import Command, Executor, Limits
-from pk_runtime.simulator import DTYPE_WORDS, RankTensors, TensorSpec
+from pk_runtime.run_folder import (
+    RankTensors,
+    TensorSpec,
+    read_outputs,
+    read_untrusted,
+    run_folder,
+    specs_of,
+    tensor_lines,
+    write_inputs,
+    write_request,
+)
 
 Outcome = Literal["finished", "race", "deadlock", "fault", "refused", "timeout"]
 
@@ -76,23 +80,15 @@ class Emulator:
             f"blocks {blocks}",
             f"seed {seed}",
         ]
-        inputs = [TensorSpec(n, tuple(t.shape), t.dtype) for n, t in launches[0][0].items()]
-        for way, specs in (("input", inputs), ("output", outputs)):
-            for spec in specs:
-                sizes = " ".join(map(str, spec.shape))
-                request.append(f"{way} {spec.name} {DTYPE_WORDS[spec.dtype]} {sizes}")
-        with self._directory() as where:
-            (where / "request.txt").write_text("\n".join(request) + "\n")
-            for number, ranks in enumerate(launches):
-                for rank, tensors in enumerate(ranks):
-                    for name, tensor in tensors.items():
-                        (where / f"in.{number}.{rank}.{name}.bin").write_bytes(_bytes(tensor))
+        with run_folder(self._workspace, "emulate-") as where:
+            write_request(where, [*request, *tensor_lines(specs_of(launches), outputs)])
+            write_inputs(where, launches)
             limits = Limits(wall_s, MEMORY_BYTES, processes=4)
             done = self._executor.run(Command((str(program),), where, (program,), {}, limits))
             if done.exceeded == "wall":
                 return Emulation("timeout", f"still running after {wall_s:g} s; it was stopped")
             try:
-                report = json.loads(_read(where / "report.json", REPORT_BYTES))
+                report = json.loads(read_untrusted(where / "report.json", REPORT_BYTES))
                 findings = findings_of(report, program, self._executor)
                 outcome, summary = report["outcome"], str(report["summary"])
                 waiting = [dict(w) for w in report["waiting"]]
@@ -103,38 +99,7 @@ class Emulator:
             found: list[list[RankTensors]] = []
             if outcome in ("finished", "race"):
                 try:
-                    found = [
-                        [{s.name: _output(where, i, r, s) for s in outputs} for r in range(world)]
-                        for i in range(len(launches))
-                    ]
+                    found = read_outputs(where, "out", len(launches), world, outputs)
                 except (OSError, ValueError) as error:
                     return Emulation("fault", f"an output is unusable: {error}", findings)
         return Emulation(outcome, summary, findings, waiting, found)
-
-    @contextmanager
-    def _directory(self) -> Iterator[Path]:
-        self._workspace.mkdir(parents=True, exist_ok=True)
-        where = Path(tempfile.mkdtemp(prefix="emulate-", dir=self._workspace))
-        where.chmod(0o777)  # an isolating executor may run the program as another user
-        try:
-            yield where
-        finally:
-            shutil.rmtree(where, ignore_errors=True)
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
-
-
-def _read(path: Path, limit: int) -> bytes:
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > limit:
-        raise ValueError(f"{path.name} is not a regular file of at most {limit} bytes")
-    return path.read_bytes()
-
-
-def _output(where: Path, launch: int, rank: int, spec: TensorSpec) -> torch.Tensor:
-    size = math.prod(spec.shape) * spec.dtype.itemsize
-    data = _read(where / f"out.{launch}.{rank}.{spec.name}.bin", size)
-    if len(data) != size:
-        raise ValueError(f"output {spec.name!r} of rank {rank} has {len(data)} of {size} bytes")
-    return torch.frombuffer(bytearray(data), dtype=spec.dtype).reshape(spec.shape)

@@ -33,6 +33,8 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuDevicePrimaryCtxRetain": (_P, _I),
     "cuCtxSetCurrent": (_P,),
     "cuCtxGetDevice": (_P,),
+    "cuCtxSetLimit": (_I, _N),
+    "cuCtxResetPersistingL2Cache": (),
     "cuMemAlloc_v2": (_P, _N),
     "cuMemHostAlloc": (_P, _N, _U),
     "cuMemFreeHost": (_P,),

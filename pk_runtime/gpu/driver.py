@@ -38,6 +38,7 @@ __all__ = [
     "driver",
     "driver_version",
     "fill",
+    "forget_persisting_l2",
     "multiprocessors",
     "read",
     "write",
@@ -45,6 +46,7 @@ __all__ = [
 
 _MULTIPROCESSORS = 16
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+_PERSISTING_L2_BYTES = 6
 _NON_BLOCKING = _EXTERNAL = 1
 _NO_TIMING = 2
 _CAPTURE_THREAD_LOCAL = 1
@@ -104,6 +106,15 @@ def device_uuid(device: int) -> str:
     raw = c.create_string_buffer(16)
     call("cuDeviceGetUuid_v2", raw, device)
     return f"GPU-{uuid.UUID(bytes=raw.raw)}"
+
+
+def forget_persisting_l2() -> None:
+    """Nothing of this context's stays in L2 out of turn, and nothing more may be kept there.
+
+    A driver or a slice of a device that has no such part of L2 has nothing to forget.
+    """
+    query("cuCtxSetLimit", _PERSISTING_L2_BYTES, 0)
+    query("cuCtxResetPersistingL2Cache")
 
 
 def _attribute(device: int, number: int) -> int:

@@ -1,28 +1,33 @@
-"""The bench stage on GPUs: candidate and PyTorch + NCCL in alternating rounds of one run.
+"""The bench stage on GPUs: candidate, incumbent and PyTorch + NCCL by turns in one run.
 
 The judge's own clock decides (sandbox/gpu/clock.py); what runners measure is shown only where it
 goes with that clock. Outputs are poisoned before and compared after every round, and at one moment
 nobody can foresee it is made sure that nothing writes any more once a rank has said that it is
-done.
+done. Where the GPUs count what crosses NVLink, the candidate must have moved what it has to.
 """
 
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from pk_runtime.sheet import Sheet
 from problems.description import Description, ShapeInfo
 from problems.roofline import Roofline, roofline_of
-from sandbox.gpu import clock
+from sandbox.gpu import clock, traffic
 from sandbox.gpu.arena import set_bytes
 from sandbox.gpu.case import specs_of
-from sandbox.gpu.check import failed, touched
+from sandbox.gpu.check import failed
 from sandbox.gpu.clock import Size
+from sandbox.gpu.contender import RUN_S, Contender, seconds
 from sandbox.gpu.group import GroupEnded, RunnerGroup
+from sandbox.gpu.incumbent import Incumbent
 from sandbox.gpu.pool import GpuPool
 from sandbox.gpu.ranks import RanksCase
+from sandbox.gpu.traffic import Counted
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.check import derive
 from sandbox.verdict import Timing
@@ -30,10 +35,10 @@ from sandbox.verdict import Timing
 PROTOCOL = (
     "throughput: the judge's clock from the first start message to the last answer, graph replays "
     "of n and of 2n launches over rotating sets of tensors, their difference over n, median of "
-    "rounds in the order candidate, baseline, baseline, candidate (ABBA), confidence interval of "
-    "the ratio by bootstrap over rounds; latency: all ranks meet on the device before every "
-    "launch, maximum over ranks, median over launches; outputs poisoned before and compared after "
-    "every round"
+    "rounds in the order candidate, incumbent if there is one, baseline, then back (ABBA), "
+    "confidence interval of the ratios by bootstrap over rounds; latency: all ranks meet on the "
+    "device before every launch, maximum over ranks, median over launches; outputs poisoned before "
+    "and compared after every round"
 )
 BASELINE = "PyTorch + NCCL (multicast off), measured in the same run, in a CUDA graph"
 EAGER_BASELINE = "PyTorch + NCCL (multicast off), measured in the same run, eager: {why}"
@@ -41,33 +46,37 @@ ROUNDS = 6
 _EAGER_ROUNDS = 3
 _LATENCY_LAUNCHES, _LATENCY_REPLAYS = 56, 2
 _LEAST_LATENCY_LAUNCHES = 4
-_WARM_S = 0.2
 _SLACK = 0.999
-_RUN_S = 30.0
 _BASELINE_GRAPH = 48
-_QUIET_S = 5e-3
 _MEMORY_BYTES = 8 << 30
-_TRIES = 3
 
 Kind = Literal["eager", "graph"]
 
 
 @dataclass
-class _Samples:
-    candidate: list[float] = field(default_factory=list)
+class _Baseline:
+    """Samples of PyTorch + NCCL, and what NVLink carried for it."""
+
+    counted: Counted
     graph: list[float] = field(default_factory=list)
     eager: list[float] = field(default_factory=list)
+
+    @property
+    def compared(self) -> list[float]:
+        """Those that the candidate is compared with."""
+        return self.graph or self.eager
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One candidate to be timed on the GPUs of a sheet."""
+    """One candidate to be timed on the GPUs of a sheet, beside an incumbent if there is one."""
 
     pool: GpuPool
     runners: RunnerGroup
     sheet: Sheet
     seed: int
     progress: Progress
+    incumbent: RunnerGroup | None = None
 
     def run(self, description: Description, shapes: Sequence[str]) -> tuple[Timing, ...]:
         """The timing of each shape; StageFailed if a launch is wrong or too good to be true."""
@@ -80,17 +89,26 @@ class Bench:
         l2_bytes = max(int(a.get("l2_bytes", 0)) for a in self.pool.about()) or (
             self.sheet.chip.l2_bytes
         )
-        most = max(1, min(64, _MEMORY_BYTES // size))
+        room = _MEMORY_BYTES // (1 if self.incumbent is None else 2)
+        most = max(1, min(64, room // size))
         sets = clock.sets_beyond(l2_bytes, size, least=min(3, most), most=most)
         world = description.world_size
         draws = [derive(self.seed, "bench", shape.name, world, number) for number in range(sets)]
+        where = f"timing shape {shape.name} on {world} ranks"
+
+        def contender(runners: RunnerGroup) -> Contender:
+            case = RanksCase(self.pool, runners, description, shape, draws, on_device=True)
+            return Contender(self.pool, case, shape, where)
+
         try:
-            with RanksCase(
-                self.pool, self.runners, description, shape, draws, on_device=True
-            ) as case:
-                timing = _Shape(self, case, shape).time()
+            with ExitStack() as held:
+                candidate = contender(self.runners)
+                held.enter_context(candidate.case)
+                incumbent = None
+                if (best := self.incumbent) is not None:
+                    incumbent = held.enter_context(Incumbent(lambda: contender(best)))
+                timing = _Shape(self, candidate, incumbent, shape, where).time()
         except GroupEnded as ended:
-            where = f"timing shape {shape.name} on {world} ranks"
             raise failed("bench", ended, where, shape, world) from ended
         timing.detail["seconds"] = round(time.monotonic() - started, 2)
         return timing
@@ -99,86 +117,34 @@ class Bench:
 class _Shape:
     """One shape being timed."""
 
-    def __init__(self, bench: Bench, case: RanksCase, shape: ShapeInfo) -> None:
-        self._bench, self._case, self._shape = bench, case, shape
-        self._sets = range(len(case.draws))
+    def __init__(
+        self,
+        bench: Bench,
+        candidate: Contender,
+        incumbent: Incumbent | None,
+        shape: ShapeInfo,
+        where: str,
+    ) -> None:
+        self._bench, self._candidate, self._incumbent = bench, candidate, incumbent
+        self._shape, self._where, self._case = shape, where, candidate.case
+        self._sets = range(len(self._case.draws))
         self._set_bytes = set_bytes(specs_of(shape.inputs), specs_of(shape.outputs))
-        self._samples = _Samples()
+        self._baseline = _Baseline(Counted(bench.pool))
         self._no_graph = ""
-        self._where = f"timing shape {shape.name} on {case.world} ranks"
-        self._graphs = 0
 
     def time(self) -> Timing:
         """Checks, warms up, times and checks again."""
-        self._once_right()
-        graph, size = self._sized()
-        clocks = self._warm(graph, size)
-        baseline = self._ready_baseline()
+        self._candidate.ready()
+        self._candidate.warm()
+        clocks = [dict(body.get("clocks", {})) for body in self._bench.pool.ask("clocks")]
+        if self._incumbent is not None:
+            self._incumbent.ready()
+        kinds = self._ready_baseline()
         quiet_round = secrets.randbelow(ROUNDS)
         for number in range(ROUNDS):
-            self._round(number, graph, size, baseline, quiet=number == quiet_round)
+            self._round(number, kinds, quiet=number == quiet_round)
         latency = self._latencies()
-        return self._timing(size, baseline, latency, clocks)
-
-    def _once_right(self) -> None:
-        case = self._case
-        case.poison()
-        case.launch(list(self._sets))
-        self._must_be_right("before it is timed", "wrong_output")
-
-    def _must_be_right(self, when: str, status: Literal["wrong_output", "race"]) -> None:
-        found = self._case.verify(list(self._sets))
-        if found.ok:
-            return
-        place = {"shape": self._shape.name, "world_size": self._case.world,
-                 "dims": dict(self._shape.dims)}  # fmt: skip
-        touched(found, "bench", f"{self._where}, {when}", place)
-        number, rank, name = found.wrong[0]
-        bodies = self._case.tell_workers("diagnose", {"set": number}, timeout_s=120.0)
-        told = bodies[rank].get("comparison", {})
-        text = str(told.get("summary", f"{name} on rank {rank} is wrong."))
-        lead = "Right in the check, wrong in timed launches: " if status == "race" else ""
-        raise StageFailed("bench", status, {
-            "summary": f"{lead}{text} ({self._where}, {when}.)", **place, "rank": rank,
-            "launch": number, "comparison": told,
-        })  # fmt: skip
-
-    def _sized(self) -> tuple[str, Size]:
-        """A captured graph and how often to replay it, from ever better estimates."""
-        order = list(self._sets)
-        graph = self._capture(order)
-        self._replay(graph, 1)
-        estimate = self._replay(graph, 1) / len(order) * 1e6
-        for _ in range(_TRIES):
-            size = clock.size(estimate, len(order))
-            graph = self._capture(size.order())
-            self._replay(graph, 1)
-            estimate, before = self._replay(graph, size.replays) / size.launches * 1e6, estimate
-            if estimate > 0.7 * before:
-                break
-        return graph, size
-
-    def _warm(self, graph: str, size: Size) -> list[dict[str, Any]]:
-        """Runs for a while; the GPUs' clocks right after that."""
-        end = time.monotonic() + _WARM_S
-        while time.monotonic() < end:
-            self._replay(graph, size.replays)
-        return [dict(body.get("clocks", {})) for body in self._bench.pool.ask("clocks")]
-
-    def _capture(self, order: Sequence[int], *, meet: bool = False) -> str:
-        self._graphs += 1
-        name = f"{self._case.key}-{self._graphs}"
-        fields = {"graph": name, "sets": list(order), "meet": meet}
-        self._case.tell_runners("capture", fields, timeout_s=_RUN_S)
-        return name
-
-    def _replay(self, graph: str, times: int) -> float:
-        """Seconds from the first start message to the last answer."""
-        return _seconds(
-            lambda: self._case.tell_runners(
-                "replay", {"graph": graph, "times": times}, timeout_s=_RUN_S
-            )
-        )
+        return self._timing(kinds, latency, clocks)
 
     def _ready_baseline(self) -> dict[Kind, Size]:
         """Readies the baseline; the kinds there are, with their sizes."""
@@ -186,8 +152,8 @@ class _Shape:
         pool.ask("baseline", {"case": case.key})
         order = list(self._sets)
         count = len(order)
-        self._baseline("eager", order, 1)
-        eager_us = self._baseline("eager", order, 1) / count * 1e6
+        self._run_baseline("eager", order, 1)
+        eager_us = self._run_baseline("eager", order, 1) / count * 1e6
         graph = max(count, _BASELINE_GRAPH - _BASELINE_GRAPH % count)
         found: dict[Kind, Size] = {"eager": clock.size(eager_us, count, most=graph)}
         sized = clock.size(eager_us, count, most=graph)
@@ -195,73 +161,49 @@ class _Shape:
         if isinstance(answer, str):
             self._no_graph = answer
             return found
-        self._baseline("graph", sized.order(), 1)
-        graph_us = self._baseline("graph", sized.order(), sized.replays) / sized.launches * 1e6
+        self._run_baseline("graph", sized.order(), 1)
+        graph_us = self._run_baseline("graph", sized.order(), sized.replays) / sized.launches * 1e6
         replays = max(1, round(clock.RUN_S * 1e6 / (graph_us * sized.graph)))
         found["graph"] = Size(count, sized.graph, replays)
         return found
 
-    def _baseline(self, kind: Kind, order: Sequence[int], times: int) -> float:
+    def _run_baseline(self, kind: Kind, order: Sequence[int], times: int) -> float:
         fields = {"case": self._case.key, "kind": kind, "order": list(order), "times": times}
-        return _seconds(lambda: self._bench.pool.ask("run", fields, timeout_s=_RUN_S))
+        return seconds(lambda: self._bench.pool.ask("run", fields, timeout_s=RUN_S))
 
-    def _round(
-        self, number: int, graph: str, size: Size, baseline: dict[Kind, Size], *, quiet: bool
-    ) -> None:
-        candidate_first = number % 2 == 0
-        if candidate_first:
-            self._time_candidate(number, graph, size, quiet=quiet)
-        self._time_baseline(number, baseline)
-        if not candidate_first:
-            self._time_candidate(number, graph, size, quiet=quiet)
+    def _round(self, number: int, kinds: dict[Kind, Size], *, quiet: bool) -> None:
+        turns: list[Callable[[], None]] = [
+            lambda: self._candidate.time(number, quiet=quiet),
+            lambda: self._incumbent.time(number) if self._incumbent is not None else None,
+            lambda: self._time_baseline(number, kinds),
+        ]
+        for turn in turns if number % 2 == 0 else reversed(turns):
+            turn()
 
-    def _time_candidate(self, number: int, graph: str, size: Size, *, quiet: bool) -> None:
-        self._case.poison()
-        once = self._replay(graph, size.replays)
-        twice = self._replay(graph, 2 * size.replays)
-        self._samples.candidate.append(clock.per_launch_us(once, twice, size.launches))
-        self._must_be_right(f"round {number}", "race")
-        if quiet:
-            self._must_be_quiet(self._replay(graph, size.replays))
-
-    def _time_baseline(self, number: int, baseline: dict[Kind, Size]) -> None:
-        for kind, chosen in baseline.items():
-            if kind == "eager" and "graph" in baseline and number >= _EAGER_ROUNDS:
+    def _time_baseline(self, number: int, kinds: dict[Kind, Size]) -> None:
+        for kind, chosen in kinds.items():
+            if kind == "eager" and "graph" in kinds and number >= _EAGER_ROUNDS:
                 continue
-            once = self._baseline(kind, chosen.order(), chosen.replays)
-            twice = self._baseline(kind, chosen.order(), 2 * chosen.replays)
-            sample = clock.per_launch_us(once, twice, chosen.launches)
-            (self._samples.graph if kind == "graph" else self._samples.eager).append(sample)
-
-    def _must_be_quiet(self, run_s: float) -> None:
-        """Just after an answer: poisons the outputs, waits, and finds them poisoned."""
-        self._case.poison()
-        time.sleep(2 * run_s + _QUIET_S)
-        if all(body.get("poisoned") is True for body in self._case.tell_workers("poisoned")):
-            return
-        summary = (
-            f"Outputs are still written after every rank has said that it is done ({self._where}): "
-            "work goes on behind the clock."
-        )
-        raise StageFailed("bench", "rejected", {"summary": summary, "shape": self._shape.name})
+            run = partial(self._run_baseline, kind, chosen.order())
+            samples = self._baseline.graph if kind == "graph" else self._baseline.eager
+            with self._baseline.counted.during(3 * chosen.launches):
+                once, twice = run(chosen.replays), run(2 * chosen.replays)
+            samples.append(clock.per_launch_us(once, twice, chosen.launches))
 
     def _latencies(self) -> dict[str, Any]:
         """Latencies of candidate and baselines; what is not believable is left out, and said."""
         # A captured call of the baseline keeps its outputs until the graph is gone.
         most = max(_LEAST_LATENCY_LAUNCHES, _MEMORY_BYTES // self._set_bytes)
         order = [n % len(self._sets) for n in range(min(_LATENCY_LAUNCHES, most))]
-        graph = self._capture(order, meet=True)
-        self._replay(graph, 1)
-        times: list[float] = []
-        for _ in range(_LATENCY_REPLAYS):
-            bodies = self._case.tell_runners(
-                "replay", {"graph": graph, "times": 1}, timeout_s=_RUN_S
-            )
-            times += _slowest(bodies)
+        times = [
+            time_us
+            for bodies in self._candidate.latencies(order, _LATENCY_REPLAYS)
+            for time_us in _slowest(bodies)
+        ]
         found: dict[str, Any] = {}
         try:
             measured = clock.spread(times)
-            throughput = clock.spread(self._samples.candidate).median_us
+            throughput = clock.spread(self._candidate.samples_us).median_us
             if clock.believable(measured.median_us, throughput):
                 found["candidate"] = measured.to_json()
             else:
@@ -274,29 +216,31 @@ class _Shape:
         kinds: list[Kind] = ["eager"] if self._no_graph else ["graph", "eager"]
         for kind in kinds:
             fields = {"case": self._case.key, "kind": kind, "order": order}
-            answer = self._bench.pool.offer("latency", fields, timeout_s=_RUN_S)
+            answer = self._bench.pool.offer("latency", fields, timeout_s=RUN_S)
             if not isinstance(answer, str):
                 found[kind] = clock.spread(_slowest(answer)).to_json()
         return found
 
     def _timing(
         self,
-        size: Size,
-        baseline: dict[Kind, Size],
+        kinds: dict[Kind, Size],
         latency: dict[str, Any],
         clocks: list[dict[str, Any]],
     ) -> Timing:
         shape, sheet = self._shape, self._bench.sheet
-        candidate = clock.spread(self._samples.candidate)
-        compared = clock.spread(self._samples.graph or self._samples.eager)
+        candidate = clock.spread(self._candidate.samples_us)
+        compared = clock.spread(self._baseline.compared)
         roof = roofline_of(shape.costs, self._case.description.peak, sheet)
         us = candidate.median_us
-        self._must_be_physical(us, roof)
+        carried = traffic.evidence(
+            self._candidate.counted, self._baseline.counted, shape.costs.nvlink_bytes
+        )
+        self._must_be_physical(us, roof, carried)
         throughput = {"candidate": candidate.to_json()}
         for name in ("graph", "eager"):
-            if samples := getattr(self._samples, name):
+            if samples := getattr(self._baseline, name):
                 throughput[name] = clock.spread(samples).to_json()
-        graphed = "graph" in baseline
+        graphed = "graph" in kinds
         return Timing(
             shape=shape.name,
             kind="measured",
@@ -312,11 +256,13 @@ class _Shape:
                 "baseline": BASELINE if graphed else EAGER_BASELINE.format(why=self._no_graph),
                 "throughput": throughput,
                 "speedup_interval": clock.ratio_interval(
-                    self._samples.graph or self._samples.eager, self._samples.candidate
+                    self._baseline.compared, self._candidate.samples_us
                 ),
                 "latency": latency,
-                "sets": size.sets,
-                "launches": size.launches,
+                **self._beside(),
+                "nvlink": carried,
+                "sets": self._candidate.size.sets,
+                "launches": self._candidate.size.launches,
                 "blocks": self._case.blocks,
                 "achieved": _achieved(shape, us),
                 "roofline": {"binding": roof.binding, "terms_us": dict(roof.terms_us)},
@@ -325,7 +271,12 @@ class _Shape:
             },
         )
 
-    def _must_be_physical(self, us: float, roof: Roofline) -> None:
+    def _beside(self) -> dict[str, Any]:
+        if self._incumbent is None:
+            return {}
+        return {"incumbent": self._incumbent.to_json(self._candidate.samples_us)}
+
+    def _must_be_physical(self, us: float, roof: Roofline, carried: dict[str, Any]) -> None:
         if us < roof.us * _SLACK:
             summary = (
                 f"{us:.3f} us is below the roofline of {roof.us:.3f} us, which {roof.binding} "
@@ -334,6 +285,11 @@ class _Shape:
             raise StageFailed("bench", "rejected", {
                 "summary": summary, "shape": self._shape.name, "candidate_us": us,
                 "roofline_us": roof.us, "binding": roof.binding,
+            })  # fmt: skip
+        if (missing := traffic.too_little(carried)) is not None:
+            summary = f"{missing} ({self._where})."
+            raise StageFailed("bench", "rejected", {
+                "summary": summary, "shape": self._shape.name, "nvlink": carried,
             })  # fmt: skip
 
 
@@ -371,9 +327,3 @@ def _numbers(value: object) -> list[float]:
     if not isinstance(value, list) or len(value) > _LATENCY_LAUNCHES:
         return []
     return [float(v) if isinstance(v, int | float) else -1.0 for v in value]
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start

@@ -18,6 +18,7 @@ from problems.compare import Checker
 from problems.contract import Dims, OutputSpec, Problem, Tensors
 from problems.description import dtype_name
 from problems.exact import golden_of
+from problems.scales import exponent, scaled, span_of
 from problems.tolerance import Rule
 from sandbox.gpu.arena import GUARD, POISON, Spec, lay_out, specs_to_json
 from sandbox.gpu.memory import allocate, view
@@ -201,9 +202,12 @@ class Case:
 
     def _make(self, rank: int, seed: int, on_device: bool) -> Tensors:
         if on_device and self.device.type == "cuda" and _draws_normally(self.problem):
-            return device_inputs(self.problem, rank, self.world, seed, self.dims, self.device)
-        made = self.problem.make_inputs(rank, self.world, seed, self.dims)
-        return {name: tensor.to(self.device) for name, tensor in made.items()}
+            made = device_inputs(self.problem, rank, self.world, seed, self.dims, self.device)
+        else:
+            drawn = self.problem.make_inputs(rank, self.world, seed, self.dims)
+            made = {name: tensor.to(self.device) for name, tensor in drawn.items()}
+        # As `InProcessHost` does; also where launches are timed, so that no kernel can tell.
+        return scaled(made, exponent(span_of(self.problem, self.dims, self.world), seed))
 
 
 def device_inputs(

@@ -12,6 +12,7 @@ from typing import Any
 from problems.compare import Checker
 from problems.description import Description, ShapeInfo
 from problems.hosting import ProblemHost
+from problems.scales import told
 from sandbox.gpu.arena import set_bytes
 from sandbox.gpu.case import specs_of
 from sandbox.gpu.failures import diagnose
@@ -140,8 +141,8 @@ class Check:
             same = same and not later.differs
             launches += sets
         return {"shape": ranks.shape.name, "world_size": world, "dims": dict(ranks.shape.dims),
-                "launches": launches, "blocks": ranks.blocks, "errors": found.errors,
-                "same_bits_every_time": same}  # fmt: skip
+                "launches": launches, "scales": told(ranks.scales), "blocks": ranks.blocks,
+                "errors": found.errors, "same_bits_every_time": same}  # fmt: skip
 
 
 class _Case:
@@ -190,15 +191,17 @@ class _Case:
         number, rank, name = found.wrong[0]
         comparison = self._comparison(number)
         text = str(comparison["summary"]) if comparison else f"{name} on rank {rank} is wrong."
-        evidence = {**self._place(), "launch": number, "how": how,
+        scale = told([self.ranks.scales[number]])
+        evidence = {**self._place(), "launch": number, "scale": scale, "how": how,
                     **({"comparison": comparison} if comparison else {})}  # fmt: skip
         if not alone and self._right_alone(number):
             summary = (
-                f"Right when each launch runs alone, wrong {how} ({self.where}, launch {number}): "
-                f"something is read or overwritten before a wait makes it safe. {text}"
+                f"Right when each launch runs alone, wrong {how} ({self.where}, launch {number}, "
+                f"inputs times {scale}): something is read or overwritten before a wait makes it "
+                f"safe. {text}"
             )
             raise StageFailed("check", "race", {"summary": summary, **evidence})
-        summary = f"{text} ({self.where}, {how}.)"
+        summary = f"{text} ({self.where}, {how}, inputs times {scale}.)"
         raise StageFailed("check", "wrong_output", {"summary": summary, **evidence})
 
     def _right_alone(self, number: int) -> bool:

@@ -71,8 +71,12 @@ class GpuJudging:
         depth: Depth,
         seed: int,
         progress: Progress,
+        incumbent: Candidate | None = None,
     ) -> tuple[dict[str, Any], tuple[Timing, ...]]:
-        """Evidence and timings of a correct candidate; StageFailed for any other."""
+        """Evidence and timings of a correct candidate; StageFailed for any other.
+
+        An incumbent is timed by turns with it.
+        """
         watch = Stopwatch()
         description = host.describe(target.world_size)
         pool = self._pool_of(target.world_size)
@@ -84,6 +88,7 @@ class GpuJudging:
                 if candidate.language == "pk":
                     self._simulated(candidate, target, host, depth, seed, progress)
                 library, helpers = building.result()
+                best = self._library_of(incumbent)
             with watch("start workers"):
                 starting.result()
         with ExitStack() as held:
@@ -95,7 +100,7 @@ class GpuJudging:
             try:
                 return self._on_gpus(
                     pool, target, host, description, shapes, depth, seed, progress,
-                    library, helpers, watch,
+                    library, helpers, best, watch,
                 )  # fmt: skip
             except StageFailed as failed:
                 failed.evidence["seconds"] = watch.seconds
@@ -132,6 +137,7 @@ class GpuJudging:
         progress: Progress,
         library: Path,
         helpers: Path,
+        best: Path | None,
         watch: "Stopwatch",
     ) -> tuple[dict[str, Any], tuple[Timing, ...]]:
         with watch("start ranks"):
@@ -141,8 +147,11 @@ class GpuJudging:
             with watch("check"):
                 check = Check(pool, runners, host, seed, progress)
                 evidence = check.run(plan(depth, small_first, target.world_size))
-            with watch("bench"):
-                bench = Bench(pool, runners, target.sheet, seed, progress)
+            with watch("bench"), ExitStack() as held:
+                beside = None
+                if best is not None:
+                    beside = held.enter_context(self._started(pool, target, best, helpers))
+                bench = Bench(pool, runners, target.sheet, seed, progress, beside)
                 timings = bench.run(description, shapes)
         return {**evidence, "seconds": watch.seconds}, timings
 
@@ -150,6 +159,15 @@ class GpuJudging:
         """The candidate's library and the judge's own device code."""
         library = build(self._compiler, candidate, gpu=True)
         return library, self._compiler.library(device.source())
+
+    def _library_of(self, incumbent: Candidate | None) -> Path | None:
+        """The incumbent's library; None without one, or if it can no longer be built."""
+        if incumbent is None:
+            return None
+        try:
+            return self._built(incumbent)[0]
+        except StageFailed:
+            return None
 
     def _simulated(
         self,

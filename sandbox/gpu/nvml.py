@@ -1,4 +1,4 @@
-"""Clocks, temperature and power of a GPU while it works, as NVML tells them. No torch here."""
+"""Clocks, temperature, power and traffic of a GPU, as NVML tells them. No torch here."""
 
 import ctypes as c
 import functools
@@ -13,6 +13,9 @@ _LIBRARIES = (
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _GPU_TEMPERATURE = 0
 _NO_ROOM = 7
+# Fields of nvml.h: payload over NVLink in KiB, without protocol; all links of a GPU.
+_NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
+_ALL_LINKS = 0xFFFFFFFF
 
 
 def sample(uuid: str) -> dict[str, Any]:
@@ -63,6 +66,34 @@ def use(uuid: str) -> Use | None:
     if _ask(library, name, handle, count, None) not in (0, _NO_ROOM):
         return None
     return Use(count.value, memory.used)
+
+
+class _Field(c.Structure):
+    """nvmlFieldValue_t."""
+
+    _fields_ = (
+        ("field", c.c_uint), ("scope", c.c_uint), ("timestamp", c.c_longlong),
+        ("latency_us", c.c_longlong), ("kind", c.c_int), ("error", c.c_int),
+        ("value", c.c_ulonglong),
+    )  # fmt: skip
+
+
+def nvlink_bytes(uuid: str) -> tuple[int, int] | None:
+    """Bytes that a GPU has sent and received over NVLink so far; None where NVML does not tell."""
+    library = _library()
+    handle = c.c_void_p()
+    if library is None or _ask(library, "nvmlDeviceGetHandleByUUID", uuid.encode(), handle):
+        return None
+    fields = (_Field * 2)(
+        _Field(field=_NVLINK_SENT, scope=_ALL_LINKS),
+        _Field(field=_NVLINK_RECEIVED, scope=_ALL_LINKS),
+    )
+    if _ask(library, "nvmlDeviceGetFieldValues", handle, len(fields), fields):
+        return None
+    if any(field.error for field in fields):
+        return None
+    sent, received = (int(field.value) << 10 for field in fields)
+    return sent, received
 
 
 def _ask(library: c.CDLL, name: str, *arguments: Any) -> int:

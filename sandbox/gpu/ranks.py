@@ -43,6 +43,7 @@ class RanksCase:
         self.shape, self.description = shape, description
         self.world = description.world_size
         self.draws = tuple(draws)
+        self.scales = tuple(description.exponent(shape, draw) for draw in draws)
         self.key = f"{shape.name}-{self.world}-{secrets.token_hex(4)}"
         self._pool, self._runners = pool, runners
         self._open()

@@ -84,6 +84,11 @@ class Worker:
         cuda = self._device.type == "cuda"
         return {"clocks": nvml.sample(device_uuid(self._device.index)) if cuda else {}}
 
+    def _do_traffic(self, _body: Mapping[str, Any]) -> dict[str, Any]:
+        """Bytes sent and received over NVLink so far; null where nobody counts them."""
+        cuda = self._device.type == "cuda"
+        return {"nvlink": nvml.nvlink_bytes(device_uuid(self._device.index)) if cuda else None}
+
     def _do_meet(self, body: Mapping[str, Any], files: tuple[int, ...]) -> dict[str, Any]:
         """Takes the meeting memory of every rank, for latencies of the baseline."""
         nbytes = number(body, "nbytes", 1, 1 << 30)

@@ -1,6 +1,6 @@
 """The build stage: the candidate's source to a program, compiled inside the sandbox.
 
-What was compiled is looked at before it runs: see `object_rules`.
+What was compiled is looked at before it runs: see `sandbox.rules.objects`.
 """
 
 import secrets
@@ -12,8 +12,8 @@ from pk_runtime.candidate import Candidate
 from pk_runtime.compiler import OBJECT, BuildError, Compiler
 from pk_runtime.kernels import shipped_kernel
 from pk_runtime.toolchain import ToolchainError
-from sandbox.object_rules import refusals
-from sandbox.rules import Violation
+from sandbox.rules.objects import refusals
+from sandbox.rules.scan import Violation
 from sandbox.stages import StageFailed
 
 _SHOWN = 20

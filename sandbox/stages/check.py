@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pk_runtime.exploration import Exploration, Grid, Outcome, RankTensors
+from pk_runtime.exploration import Exploration, Grid, Outcome
+from pk_runtime.run_folder import RankTensors
 from pk_runtime.schedules import EAGER, LATEST, Schedule, Search, drawn
 from pk_runtime.sheet import Sheet
 from pk_runtime.shrink import (
@@ -30,6 +31,7 @@ from problems.description import Description, ShapeInfo
 from problems.errors import ProblemError
 from problems.findings import Comparison
 from problems.hosting import Materialized, ProblemHost
+from problems.scales import told
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.demand import figures
 from sandbox.stages.diagnosis import bounded, failure
@@ -132,6 +134,7 @@ class _Case:
     launches: Sequence[Materialized]
     checkers: Sequence[Checker]
     draws: Sequence[int]
+    scales: Sequence[int]
     large: bool
     demand: list[dict[str, float]] = field(default_factory=list)
     errors: dict[str, Any] = field(default_factory=dict)
@@ -144,13 +147,15 @@ class _Case:
         made = [check.host.materialize(shape.name, world, draw) for draw in draws]
         checkers = [Checker(description, one.golden, one.reference) for one in made]
         large = _bytes_of(made[0]) > LARGE_BYTES
-        return _Case(check, shape, world, made, checkers, draws, large)
+        scales = [description.exponent(shape, draw) for draw in draws]
+        return _Case(check, shape, world, made, checkers, draws, scales, large)
 
     def entry(self, schedules: Sequence[Schedule]) -> dict[str, Any]:
         """What was checked, as evidence."""
         return {"shape": self.shape.name, "world_size": self.world_size,
                 "dims": dict(self.shape.dims), "schedules": [str(s) for s in schedules],
-                "errors": self.errors, "demand": self.demand}  # fmt: skip
+                "scales": told(self.scales), "errors": self.errors,
+                "demand": self.demand}  # fmt: skip
 
     def judge(self, schedules: Sequence[Schedule], grid: Grid) -> None:
         """Runs schedules; StageFailed at the first that is wrong."""
@@ -222,7 +227,9 @@ class _Case:
     def _wrong(
         self, comparison: Comparison, schedule: Schedule, grid: Grid, launch: int
     ) -> NoReturn:
-        place = {**self._place(schedule, grid), "launch": launch}
+        scale = told([self.scales[launch]])
+        at = f"launch {launch}, inputs times {scale}"
+        place = {**self._place(schedule, grid), "launch": launch, "scale": scale}
         text = comparison.summary
         # A large shape has not been run eagerly yet; what is wrong there as well is no race.
         ordered = schedule != EAGER and (not self.large or self._right_when_eager(grid))
@@ -230,13 +237,13 @@ class _Case:
             status: Status = "race"
             summary = (
                 f"Right when every transfer lands at once (the eager schedule), wrong when it does "
-                f"not ({self._where(schedule)}, launch {launch}): something is read or overwritten "
+                f"not ({self._where(schedule)}, {at}): something is read or overwritten "
                 f"before a wait makes it safe. {text}"
             )
         else:
             status = "wrong_output"
             again = " The launch before it was right: something is left over between launches."
-            summary = f"{text} ({self._where(schedule)}, launch {launch}.){again if launch else ''}"
+            summary = f"{text} ({self._where(schedule)}, {at}.){again if launch else ''}"
         smallest = self._smallest(WRONG_OUTPUT, schedule, grid)
         evidence = {"summary": summary, **place, "comparison": comparison.to_json(), **smallest}
         raise StageFailed("check", status, evidence)

@@ -76,9 +76,13 @@ class Judge:
         self.time = time
         self.statuses = dict(statuses or {})
         self.seen: list[tuple[str, Depth]] = []
+        self.incumbents: list[Candidate | None] = []
 
-    def __call__(self, candidate: Candidate, depth: Depth) -> Verdict:
+    def __call__(
+        self, candidate: Candidate, depth: Depth, incumbent: Candidate | None = None
+    ) -> Verdict:
         self.seen.append((candidate.digest(), depth))
+        self.incumbents.append(incumbent)
         note = candidate.source.splitlines()[1].removeprefix("// ")
         status = self.statuses.get((note, depth), "correct")
         return verdict(candidate, depth, self.time(candidate), status)

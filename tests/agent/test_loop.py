@@ -81,6 +81,18 @@ def test_search_then_confirm_the_best_few_and_the_default() -> None:
     assert outcome.best.speedup > (confirms[-1].speedup or 0)
 
 
+def test_what_may_become_the_result_is_judged_beside_the_best_so_far() -> None:
+    judge = Judge()
+    outcome, _ = play([kernel(), kernel(stages=4), kernel(stages=5)], judge)
+    asked = list(zip(judge.seen, judge.incumbents, strict=True))
+    searched = [best for (_, depth), best in asked if depth == "quick"]
+    confirmed = [best for (_, depth), best in asked if depth == "full"]
+    assert searched == [None] * 3
+    assert confirmed[0] is None, "the first has nothing to beat"
+    assert outcome.best is not None
+    assert set(confirmed[1:]) == {outcome.best.candidate}
+
+
 def test_a_leader_that_fails_in_full_is_not_the_result() -> None:
     fast, slow = kernel("fast", stages=5), kernel("slow", stages=4)
     outcome, journal = play([kernel(), fast, slow], Judge(statuses={("fast", "full"): "race"}))
@@ -177,7 +189,7 @@ def test_infra_errors_are_retried_and_cost_no_attempt() -> None:
         ["infra_error"] * INFRA_RETRIES, itertools.repeat("correct")
     )
 
-    def flaky(candidate: Candidate, depth: Depth) -> Verdict:
+    def flaky(candidate: Candidate, depth: Depth, _best: Candidate | None) -> Verdict:
         return verdict(candidate, depth, 500.0, next(answers))
 
     policy = Scripted([kernel(), kernel(stages=4)])

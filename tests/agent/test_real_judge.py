@@ -39,7 +39,7 @@ def run(
     problem, target = get(spec.problem), parse_target(spec.target)
     description = judge.host(problem).describe(target.world_size)
 
-    def evaluate(candidate: Candidate, depth: Depth) -> Verdict:
+    def evaluate(candidate: Candidate, depth: Depth, _best: Candidate | None) -> Verdict:
         return judge.evaluate(
             candidate, problem, target, shapes=(SHAPE,), seed=spec.seed, depth=depth
         )

@@ -40,6 +40,12 @@ def test_a_problem_is_shown_by_number_or_slug(api: Api, name: str) -> None:
     kinds = {shape["name"]: shape["kind"] for shape in problem["shapes"]}
     assert (kinds["tiny"], kinds["m8192n8192k8192"]) == ("check", "bench")
     assert "a[M, K/W]" in problem["statement"]
+    assert problem["scales"] == [-10, 10]
+    found = problem["calibration"]
+    assert found["gap"] >= 10 <= found["signal"]
+    noise = {each["variant"]: each for each in found["noise"]}
+    assert set(noise) == {"rounded", "ring", "reversed", "rotated", "fp32"}
+    assert all(0 < each["max"] < 1 and 0 < each["rms"] < 1 for each in noise.values())
 
 
 @pytest.mark.parametrize("name", ["gemm_reducescater", "999", "x" * 500, "prb_1"])
@@ -94,6 +100,8 @@ def test_an_admitted_problem_can_be_used(api: Api) -> None:
         None,
     )
     assert api.get("/v1/problems/scaled_allreduce").json() == problem
+    assert problem["calibration"]["gap"] >= 10 <= problem["calibration"]["signal"]
+    assert "fp32" in {noise["variant"] for noise in problem["calibration"]["noise"]}
     assert api.get("/v1/problems").json()["items"][-1]["slug"] == "scaled_allreduce"
     job = api.post("/v1/jobs", {"problem": "scaled_allreduce", "target": "sim:h200x4"})
     assert job.status_code == 202, job.text

@@ -9,7 +9,7 @@ import torch
 from pk_runtime.candidate import Candidate
 from pk_runtime.emulator import Emulation, Emulator, EmulatorBuilder
 from pk_runtime.execution import LocalExecutor
-from pk_runtime.simulator import RankTensors, TensorSpec
+from pk_runtime.run_folder import RankTensors, TensorSpec
 
 SOURCES = Path(__file__).parent / "sources"
 SHAPE = (64, 64)

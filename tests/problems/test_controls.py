@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from problems.contract import Dims, OutputSpec, Problem, Tensors
-from problems.controls import LintReport, lint
+from problems.controls import lint
 from problems.errors import WireError
+from problems.lint_report import LintReport
+from problems.ranks import run_ranks
 from problems.registry import catalogue, get
 from tests.problems.samples import Sample, all_reduced
 
@@ -220,15 +222,97 @@ def test_one_number_need_not_vary() -> None:
     assert "mean" in found
 
 
+def at_the_ends(problem: Problem) -> dict[str, str]:
+    """The checks that refuse a problem, none at scale 1."""
+    found = failed(problem)
+    assert all("with inputs times 2^" in message for message in found.values()), found
+    return found
+
+
+def test_a_problem_that_means_something_at_one_scale_must_say_so() -> None:
+    def exponential(group: Any, x: Tensor) -> Tensor:
+        return (all_reduced(group, x).float() / 2).exp().to(x.dtype)
+
+    class Exponential(Sample):
+        def golden(self, inputs: Any) -> list[Tensors]:
+            return [{"y": (rank["y"] / 2).exp()} for rank in super().golden(inputs)]
+
+    found = at_the_ends(Exponential(exponential))
+    assert "times 2^-10: if the problem means nothing there, state" in found["signal:y"]
+    assert "times 2^10" in found["finite:y"]
+
+    class Stated(Exponential):
+        scales = (0, 0)
+
+    assert lint(Stated(exponential), world_sizes=(2,), seeds=(1,)).ok
+
+
+def test_fp16_sums_stay_in_range_unless_the_problem_goes_too_far() -> None:
+    class Half(Sample):
+        dtype = torch.float16
+
+    assert lint(Half()).ok
+
+    class TooFar(Half):
+        scales = (0, 16)
+
+    assert "times 2^16" in at_the_ends(TooFar())["reference"]
+
+
+def test_honest_variants_are_heard() -> None:
+    report = lint(Sample())
+    assert set(report.noise) == {"rounded", "ring", "reversed", "rotated", "fp32"}
+    assert all(0 < noise.max < 1 and 0 < noise.rms < 1 for noise in report.noise.values())
+    assert report.noise["fp32"].rms < report.noise["ring"].rms
+    assert lint(get("alltoall"), shapes=["tiny"]).noise == {}
+    assert set(lint(get("gemm_allgather"), shapes=["tiny"]).noise) == {"rounded", "ring"}
+
+
+def test_a_tolerance_that_refuses_an_honest_kernel() -> None:
+    class AsTheRing(Sample):
+        """Its golden rounds as the reference does, so that nobody else is right."""
+
+        def golden(self, inputs: Any) -> list[Tensors]:
+            made = run_ranks(Sample(), inputs)
+            return [{"y": rank["y"].double()} for rank in made]
+
+    report = lint(AsTheRing(), world_sizes=(4,), seeds=(1,))
+    checks = {finding.check for finding in report.findings}
+    assert checks == {"noise:reversed", "noise:rotated", "noise:fp32"}
+    assert "refuses an honest kernel" in report.findings[0].message
+
+
+def test_a_problem_that_mutates_is_heard_with_its_own_inputs() -> None:
+    def in_place(group: Any, x: Tensor) -> Tensor:
+        dist.all_reduce(x, group=group)
+        return x
+
+    class Declared(Sample):
+        mutates = frozenset({"x"})
+
+    heard, same = lint(Declared(in_place)), lint(Sample())
+    assert heard.noise == same.noise
+
+
 def test_a_report_survives_json() -> None:
-    for report in (lint(get("allgather"), shapes=["tiny"]), lint(WithUnused(), seeds=(1,))):
+    for report in (lint(get("allgather"), shapes=["tiny"]), lint(WithUnused(), seeds=(1,)),
+                   lint(Sample(), seeds=(1,))):  # fmt: skip
         text = json.dumps(report.to_json(), allow_nan=False)
         assert LintReport.from_json(json.loads(text)) == report
     assert lint(get("allgather"), shapes=["tiny"]).gap == math.inf
 
 
 @pytest.mark.parametrize(
-    "change", [{"ok": "yes"}, {"checks": -1}, {"findings": [{"check": 3}]}, {"findings": {}}]
+    "change",
+    [
+        {"ok": "yes"},
+        {"checks": -1},
+        {"findings": [{"check": 3}]},
+        {"findings": {}},
+        {"noise": []},
+        {"noise": {"ring": {"max": 1}}},
+        {"noise": {str(n): {"max": 0, "rms": 0} for n in range(17)}},
+    ],
 )
 def test_a_malformed_report_is_refused(change: dict[str, Any]) -> None:
     data = {**LintReport(True, 3, (), 20.0, 20.0).to_json(), **change}

@@ -13,6 +13,7 @@ from problems.host import main
 from problems.hosting import InProcessHost, ProblemHost
 from problems.loading import load_problem
 from problems.registry import get
+from problems.scales import exponent, span_of
 from tests.problems.samples import example_file
 
 REPOSITORY = Path(__file__).parents[2]
@@ -119,4 +120,5 @@ def test_inputs_are_those_the_candidate_gets_even_if_the_reference_overwrites_th
     problem = load_problem(file)
     made = InProcessHost(problem).materialize("tiny", 2, 1)
     dims = problem.shape("tiny").dims
-    assert torch.equal(made.inputs[1]["x"], problem.make_inputs(1, 2, 1, dims)["x"])
+    factor = 2.0 ** exponent(span_of(problem, dims, 2), 1)
+    assert torch.equal(made.inputs[1]["x"], problem.make_inputs(1, 2, 1, dims)["x"] * factor)

@@ -94,6 +94,8 @@ def test_full_depth_goes_over_all_shapes_and_world_sizes(judge: Judge) -> None:
     checked = {(c["shape"], c["world_size"]) for c in verdict.evidence["checks"]}
     assert checked == {(shape, world) for shape in ("tiny", "odd", "default") for world in (2, 4)}
     for entry in verdict.evidence["checks"]:
+        low, high = (int(part.removeprefix("2^")) for part in entry["scales"].split(" to "))
+        assert -10 <= low < high <= 10
         small = entry["shape"] != "default"
         strategies = [text.partition(":")[0] for text in entry["schedules"]]
         if not small:

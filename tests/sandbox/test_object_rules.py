@@ -9,8 +9,8 @@ from benchmarks.judge_mutation.objects import SAMPLES, Sample, built
 from pk_runtime.candidate import Candidate
 from pk_runtime.compiler import OBJECT, Compiler
 from pk_runtime.kernels import shipped_kernel
-from sandbox.elf import ElfError, read_object
-from sandbox.object_rules import refusals
+from sandbox.rules.elf import ElfError, read_object
+from sandbox.rules.objects import refusals
 from sandbox.stages import StageFailed
 from sandbox.stages.build import build
 

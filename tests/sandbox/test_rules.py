@@ -7,8 +7,8 @@ import pytest
 from pk_runtime.candidate import Candidate
 from pk_runtime.kernels import shipped_kernel, shipped_names
 from pk_runtime.triton import examples
-from sandbox.rules import Violation, scan
-from sandbox.tokens import tokens
+from sandbox.rules.scan import Violation, scan
+from sandbox.rules.tokens import tokens
 
 
 def scanned(source: str) -> tuple[Violation, ...]:

@@ -70,7 +70,7 @@ def test_no_point_is_judged_twice_and_the_whole_space_is_the_end() -> None:
 def test_failing_points_are_avoided() -> None:
     """Every point with rotate=0 deadlocks: the tuner must learn to leave them alone."""
 
-    def half_deadlocks(candidate: Candidate, depth: Depth) -> Verdict:
+    def half_deadlocks(candidate: Candidate, depth: Depth, _best: Candidate | None) -> Verdict:
         works = resolved_knobs(candidate)["rotate"] == 1
         return verdict(candidate, depth, valley_us(candidate), "correct" if works else "deadlock")
 

@@ -230,6 +230,12 @@ def test_every_order_of_synchronization_and_one_run_again(run: Run, tmp_path: Pa
     assert failed["status"] == "deadlock", failed["evidence"]
     again = run("eval", "push.cu", "--replay", failed["evidence"]["replay"], *options)
     assert (again.code, json.loads(again.out)["status"]) == (1, "deadlock")
+    # The same run of the right kernel is right, and yet nothing that has passed the judge.
+    (tmp_path / "push.cu").write_text(source)
+    again = run("eval", "push.cu", "--replay", failed["evidence"]["replay"], *options)
+    verdict = json.loads(again.out)
+    assert (again.code, verdict["status"], verdict["stage"]) == (0, "correct", "check")
+    assert verdict["timings"] == []
 
 
 @pytest.mark.usefixtures("trusting")
@@ -238,6 +244,8 @@ def test_every_order_of_synchronization_and_one_run_again(run: Run, tmp_path: Pa
     [
         (("--schedules", "many"), "or exhaustive"),
         (("--schedules", "0"), "1 to 100000"),
+        (("--schedules", "1000000"), "1 to 100000"),
+        (("--replay", "7", "--seed", "9"), "give one"),
         (("--replay", "shape=tiny schedule=eager"), "is no run of a check"),
     ],
 )

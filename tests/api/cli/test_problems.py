@@ -22,8 +22,11 @@ def test_problems_are_listed(run: Run, served: Served) -> None:
 def test_a_problem_shows_its_task(run: Run, served: Served) -> None:
     ran = run("problem", "show", "16")
     assert ran.code == 0
-    for text in ("gemm_reducescatter", "a[M, K/W]", "m8192n8192k8192 (bench)", "M=8192"):
+    for text in ("gemm_reducescatter", "a[M, K/W]", "m8192n8192k8192 (bench)", "M=8192",
+                 "multiplied by 2^-10 to 2^10", "honest variants use at most 0.",
+                 "without one rank the result errs 154 times as much"):  # fmt: skip
         assert text in ran.out
+    assert "variants" not in run("problem", "show", "allgather").out, "bit-exact"
     assert json.loads(run("problem", "show", "16", "--json").out)["number"] == 16
 
 

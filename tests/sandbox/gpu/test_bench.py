@@ -5,7 +5,9 @@ import pytest
 from pk_runtime.sheet import Sheet
 from problems.description import describe
 from problems.registry import get
+from sandbox.gpu import traffic
 from sandbox.gpu.bench import Bench
+from sandbox.gpu.contender import Contender
 from sandbox.gpu.pool import GpuPool
 from sandbox.stages import StageFailed
 from sandbox.verdict import Timing
@@ -36,6 +38,8 @@ def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> N
     low, high = timing.detail["speedup_interval"]
     assert 0 < low <= high
     assert timing.detail["sets"] == 3
+    assert timing.detail["nvlink"] == {"counted": False, "why": "the driver does not tell"}
+    assert "incumbent" not in timing.detail
     assert timing.detail["launches"] % 3 == 0
     assert timing.detail["blocks"] == 131
     assert timing.detail["achieved"]["nvlink_gb_per_s"] > 0
@@ -68,6 +72,35 @@ def test_faster_than_the_machine_is_rejected(pool: GpuPool, runners: Runners) ->
         bench(pool, runners, "right", small_cache(nvlink=1e-3))
     assert caught.value.status == "rejected"
     assert "below the roofline" in caught.value.evidence["summary"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_candidate_must_move_bytes_where_gpus_count_them(
+    moves: bool, pool: GpuPool, runners: Runners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters that stand for the GPUs': much for the baseline, and for a candidate that moves."""
+    turn, total = ["baseline"], [0]
+    timed = Contender.time
+
+    def time(contender: Contender, number: int, *, quiet: bool = False) -> None:
+        turn[0] = "candidate"
+        timed(contender, number, quiet=quiet)
+        turn[0] = "baseline"
+
+    def totals(_pool: GpuPool) -> list[tuple[int, int]]:
+        total[0] += 1 << 50 if moves or turn[0] == "baseline" else 0
+        return [(total[0], total[0])] * WORLD
+
+    monkeypatch.setattr(Contender, "time", time)
+    monkeypatch.setattr(traffic, "totals", totals)
+    if moves:
+        assert bench(pool, runners, "right", small_cache()).detail["nvlink"]["counted"]
+        return
+    with pytest.raises(StageFailed) as caught:
+        bench(pool, runners, "right", small_cache())
+    assert caught.value.status == "rejected"
+    assert "NVLink carried 0 bytes per launch" in caught.value.evidence["summary"]
 
 
 @pytest.mark.slow

@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+import torch
 
 from problems.hosting import InProcessHost
 from problems.registry import get
 from sandbox.gpu.check import Check, late_patterns, plan
 from sandbox.gpu.pool import GpuPool
+from sandbox.gpu.ranks import RanksCase
 from sandbox.stages import StageFailed
 from tests.sandbox.gpu.conftest import WORLD, Runners
 
@@ -94,3 +96,31 @@ def test_depths() -> None:
     assert plan("full", ["tiny", "odd"], 4).worlds == (4, 2)
     assert plan("full", ["tiny", "odd"], 2).worlds == (2,)
     assert plan("quick", ["tiny", "odd"], 4).shapes == ("tiny",)
+
+
+def test_workers_draw_inputs_at_the_scale_that_the_judge_knows(
+    pool: GpuPool, runners: Runners
+) -> None:
+    pool.ready()
+    host = InProcessHost(get("alltoall"))
+    description = host.describe(WORLD)
+    shape, draws = description.shape("tiny"), [11, 12, 13]
+    with RanksCase(pool, runners("right"), description, shape, draws, on_device=False) as case:
+        case.poison()
+        case.launch(range(3))
+        assert len(set(case.scales)) == 3
+        for number, (draw, k) in enumerate(zip(draws, case.scales, strict=True)):
+            made = host.materialize("tiny", WORLD, draw)
+            rms = float(made.inputs[0]["x"].double().square().mean().sqrt())
+            assert rms == pytest.approx(2.0**k, rel=0.1)
+            for rank, outputs in enumerate(case.outputs(number)):
+                assert torch.equal(outputs["y"], made.golden[rank]["y"])
+
+
+def test_the_evidence_names_the_scales(pool: GpuPool, runners: Runners) -> None:
+    (entry,) = check(pool, runners, "right")["checks"]
+    low, high = entry["scales"].split(" to ")
+    assert -10 <= int(low.removeprefix("2^")) < int(high.removeprefix("2^")) <= 10
+    with pytest.raises(StageFailed) as caught:
+        check(pool, runners, "wrong")
+    assert f"inputs times {caught.value.evidence['scale']}" in caught.value.evidence["summary"]

@@ -20,7 +20,6 @@ from sandbox.verdict import Verdict
 from tests.sandbox.gpu.conftest import STAND_IN, WORLD, small_cache
 
 TARGET = Target("cuda", small_cache(), WORLD)
-QUICK = {"shapes": ["m1024n1024"], "depth": "quick", "seed": 5}
 
 
 class _OnCpu(GpuJudging):
@@ -31,7 +30,7 @@ class _OnCpu(GpuJudging):
 
     def _built(self, candidate: Candidate) -> tuple[Path, Path]:
         self._workspace.mkdir(parents=True, exist_ok=True)
-        library = self._workspace / "kernel.json"
+        library = self._workspace / f"kernel-{candidate.digest()[:8]}.json"
         library.write_text(json.dumps({"does": candidate.source.removeprefix("// ")}))
         return library, library
 
@@ -58,10 +57,21 @@ def _stand_ins(*arguments: object, **options: object) -> RunnerGroup:
     return RunnerGroup(*arguments, **options, argv=STAND_IN)  # type: ignore[arg-type]
 
 
-def evaluate(judge: Judge, does: str) -> Verdict:
+def does(what: str) -> Candidate:
     # "cuda" has no simulator stage, which stand-ins could not pass.
-    candidate = Candidate("cuda", {"kernel.cu": f"// {does}"})
-    return judge.evaluate(candidate, get("alltoall"), TARGET, **QUICK)  # type: ignore[arg-type]
+    return Candidate("cuda", {"kernel.cu": f"// {what}"})
+
+
+def evaluate(judge: Judge, what: str, incumbent: Candidate | None = None) -> Verdict:
+    return judge.evaluate(
+        does(what),
+        get("alltoall"),
+        TARGET,
+        shapes=["m1024n1024"],
+        depth="quick",
+        seed=5,
+        incumbent=incumbent,
+    )
 
 
 @pytest.mark.slow
@@ -77,14 +87,44 @@ def test_a_right_kernel_is_judged_and_timed(judge: Judge) -> None:
 
 
 @pytest.mark.slow
+def test_an_incumbent_is_timed_by_turns_with_the_candidate(judge: Judge) -> None:
+    verdict = evaluate(judge, "right", incumbent=does("slower"))
+    assert verdict.status == "correct", verdict.summary
+    beside = verdict.timings[0].detail["incumbent"]
+    assert beside["count"] == len(beside["samples_us"]) == 6
+    low, high = beside["ratio_interval"]
+    assert 0 < low <= beside["ratio"] <= high
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("does", "status"),
+    ("fault", "words"),
+    [
+        ("wrong", "before it is timed"),
+        ("wrong when timed", "wrong in timed launches"),
+        ("die in a replay", "its ranks ended"),
+    ],
+)
+def test_what_an_incumbent_does_wrong_is_not_the_candidates_fault(
+    judge: Judge, fault: str, words: str
+) -> None:
+    verdict = evaluate(judge, "right", incumbent=does(fault))
+    assert verdict.status == "correct", verdict.summary
+    timing = verdict.timings[0]
+    assert timing.candidate_us > 0
+    assert words in timing.detail["incumbent"]["left_out"]
+    assert evaluate(judge, "right").status == "correct"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "status"),
     [("deadlock", "deadlock"), ("illegal address", "crashed"), ("die", "crashed")],
 )
 def test_gpus_are_looked_at_after_a_failure_and_the_next_one_is_fine(
-    does: str, status: str, judge: Judge
+    fault: str, status: str, judge: Judge
 ) -> None:
-    verdict = evaluate(judge, does)
+    verdict = evaluate(judge, fault)
     assert verdict.status == status, verdict.summary
     assert verdict.evidence["gpus"] == "checked after it ended: healthy"
     assert not verdict.timings

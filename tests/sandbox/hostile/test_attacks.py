@@ -23,7 +23,7 @@ from problems.hosting import InProcessHost
 from problems.registry import get
 from sandbox.isolation import BubblewrapExecutor, IsolatedExecutor
 from sandbox.judge import Judge
-from sandbox.rules import scan
+from sandbox.rules.scan import scan
 from sandbox.stages import StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from pk_runtime.candidate import Candidate
-from sandbox import raw_rules, triton_rules
-from sandbox.memory_rules import memory
-from sandbox.name_rules import known_names
-from sandbox.rule_parts import (
+from sandbox.rules import raw, triton
+from sandbox.rules.memory import memory
+from sandbox.rules.names import known_names
+from sandbox.rules.parts import (
     Place,
     Rule,
     attributes,
@@ -24,7 +24,7 @@ from sandbox.rule_parts import (
     stateless,
     words,
 )
-from sandbox.tokens import Token, tokens
+from sandbox.rules.tokens import Token, tokens
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ def scan(candidate: Candidate) -> tuple[Violation, ...]:
 
 def _places(candidate: Candidate, source: str) -> Iterator[Place]:
     if candidate.language == "triton":
-        return triton_rules.violations(source, candidate.files)
+        return triton.violations(source, candidate.files)
     code = list(tokens(source))
     if candidate.language == "cuda":
-        return raw_rules.violations(code, candidate.files)
+        return raw.violations(code, candidate.files)
     return _violations(code)
 
 

@@ -9,7 +9,7 @@ wait. As in `rules`, whoever gets past this is still in a sandbox.
 import ast
 from collections.abc import Collection, Iterator
 
-from sandbox.rule_parts import Place, words
+from sandbox.rules.parts import Place, words
 
 MODULES = words(
     "triton triton.language triton.language.extra triton.tools.tensor_descriptor torch math "

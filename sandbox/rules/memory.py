@@ -7,8 +7,8 @@ which the compiler checks (pk_runtime/compiler.py).
 
 from collections.abc import Iterator, Sequence
 
-from sandbox.rule_parts import KEYWORDS, Place, closing, words
-from sandbox.tokens import Token
+from sandbox.rules.parts import KEYWORDS, Place, closing, words
+from sandbox.rules.tokens import Token
 
 ELEMENT_TYPES = words(
     "void bool char short int long unsigned signed float double bf16 fp16 auto const"

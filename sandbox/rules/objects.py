@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pk_runtime.compiler import INCLUDE
-from sandbox.elf import ElfError, Object, Section, Symbol, read_object
-from sandbox.name_rules import C_NAMES
-from sandbox.rule_parts import words
+from sandbox.rules.elf import ElfError, Object, Section, Symbol, read_object
+from sandbox.rules.names import C_NAMES
+from sandbox.rules.parts import words
 
 # (name, why it is refused)
 Refusal = tuple[str, str]

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sandbox.rule_parts import KEYWORDS, OPERATING_SYSTEM, Place, words
-from sandbox.tokens import Token
+from sandbox.rules.parts import KEYWORDS, OPERATING_SYSTEM, Place, words
+from sandbox.rules.tokens import Token
 
 # What the headers of glibc that <pk/pk.h> includes declare, and more of the kind.
 _LISTED = (Path(__file__).parent / "c_names.txt").read_text(encoding="utf-8")

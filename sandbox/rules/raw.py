@@ -9,7 +9,7 @@ launch() would hide time from the clock or break a graph, and NVLink multicast i
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from sandbox.rule_parts import (
+from sandbox.rules.parts import (
     OPERATING_SYSTEM,
     Place,
     Rule,
@@ -22,7 +22,7 @@ from sandbox.rule_parts import (
     stateless,
     words,
 )
-from sandbox.tokens import Token
+from sandbox.rules.tokens import Token
 
 HEADERS = words(
     "pk/raw.h cuda_bf16.h cuda_fp16.h cuda_fp8.h cooperative_groups.h cuda_pipeline.h mma.h "

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sandbox.tokens import Token
+from sandbox.rules.tokens import Token
 
 # Line, token, why it is forbidden, what to write instead.
 Place = tuple[int, str, str, str]
