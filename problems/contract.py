@@ -28,6 +28,9 @@ Peak = Literal["fp8", "bf16", "tf32", "fp32", "fp64"]
 # T3: fp64 results, each against the fp64 golden. The rules are in problems/tolerance.py.
 Tolerance = Literal["T0", "T1", "T2", "T3"]
 
+# Names of the check shapes that the judge draws itself (problems/hidden.py), the small one first.
+HIDDEN = ("hidden_1", "hidden_2")
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -155,6 +158,13 @@ class Problem(ABC):
     def baseline(self, dims: Dims, world_size: int) -> BaselineWork:
         """What PyTorch and NCCL do for it: the GEMM of one rank, the collective, the copies."""
         return self.costs(dims, world_size).baseline
+
+    def admits(self, dims: Dims) -> bool:
+        """Whether the operator takes these sizes. All, unless letters depend on each other.
+
+        Asked of check shapes that the judge draws itself; see problems/hidden.py.
+        """
+        return True
 
     def contributors(self, world_size: int) -> Sequence[int]:
         """The ranks whose inputs matter to others: all, unless the problem has a root.

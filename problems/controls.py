@@ -18,6 +18,7 @@ from problems.contract import Problem, Shape, Tensors
 from problems.defects import Defect, fit
 from problems.errors import ProblemError, blamed
 from problems.exact import golden_of
+from problems.hidden import about, with_examples
 from problems.lint_report import LintReport, Tally
 from problems.noise import honest_variants, noise_of
 from problems.ranks import Run, run
@@ -49,17 +50,21 @@ def lint(
 ) -> LintReport:
     """Check that a problem keeps the contract and that no trivial candidate passes it.
 
-    By default at every check shape, with inputs as they are drawn; once at the smallest shape also
-    with the smallest and the largest inputs. Errors of the problem's own code are findings, too.
+    By default at every check shape and two drawn as the judge draws hidden ones, with inputs as
+    they are drawn; once at the smallest shape also with the smallest and the largest inputs. Errors
+    of the problem's own code are findings, too.
     """
     tally = Tally()
-    for breach in breaches(problem):
+    found = breaches(problem)
+    if not found:
+        problem, found = with_examples(problem)
+    for breach in found:
         tally.fail("contract", breach)
     if tally.findings:
         return tally.report()
     chosen = [s for s in problem.shapes if s.kind == "check" and (not shapes or s.name in shapes)]
     for shape, world_size, seed in itertools.product(chosen, world_sizes, seeds):
-        tally.at(shape.name, world_size)
+        tally.at(shape.name, world_size, about(shape))
         _examine(problem, shape, world_size, seed, tally)
     if chosen and not tally.findings:
         smallest = min(chosen, key=lambda shape: math.prod(shape.dims.values()))

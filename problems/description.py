@@ -14,6 +14,7 @@ import torch
 
 from pk_runtime.baseline import BaselineWork
 from problems.contract import (
+    HIDDEN,
     Costs,
     Dims,
     OutputSpec,
@@ -114,6 +115,7 @@ class Description:
     def from_json(cls, data: object) -> "Description":
         """Read what `to_json` wrote. Raises WireError, which names the field that is wrong."""
         reader = Fields(data)
+        most = MAX_SHAPES + len(HIDDEN)
         description = cls(
             number=reader.optional("number", reader.integer),
             slug=reader.name("slug"),
@@ -128,7 +130,7 @@ class Description:
             output_names=reader.names("output_names"),
             peer_dims=reader.integers("peer_dims", limit=MAX_DIMS),
             world_size=reader.integer("world_size", low=1, high=MAX_WORLD),
-            shapes=tuple(_shape_from_json(item) for item in reader.items("shapes", MAX_SHAPES)),
+            shapes=tuple(_shape_from_json(item) for item in reader.items("shapes", most)),
             reference_code=reader.optional("reference_code", reader.long_text) or "",
             scales=reader.optional("scales", lambda key: _scales(reader, key)),
         )

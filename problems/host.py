@@ -6,6 +6,7 @@
     python -m problems.host FILE lint
 
 One command per process. The answer is written into the current folder as `problems.wire` says.
+With --hidden SEED WORLD before the command, the problem has the hidden shapes of that seed, too.
 Exit codes: 0 answered, 1 the problem's file is at fault (the answer says how), 2 usage.
 """
 
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(folder: Path, asked: argparse.Namespace) -> None:
     host = InProcessHost(load_problem(asked.file))
+    if asked.hidden is not None:
+        host = host.with_hidden(*asked.hidden)
     if asked.command == "describe":
         description = host.describe(asked.world).to_json()
         wire.write_result(folder, "describe", {"description": description})
@@ -51,6 +54,9 @@ def _answer(folder: Path, asked: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m problems.host")
     parser.add_argument("file", type=Path, help="Python file with one subclass of Problem")
+    parser.add_argument(
+        "--hidden", type=int, nargs=2, metavar=("SEED", "WORLD"), help="draw hidden shapes, too"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     describe = commands.add_parser("describe")
     describe.add_argument("--world", type=int, default=4)

@@ -14,6 +14,7 @@ from problems.controls import lint
 from problems.description import Description, describe
 from problems.errors import ProblemError
 from problems.exact import golden_of
+from problems.hidden import with_hidden
 from problems.lint_report import LintReport
 from problems.ranks import run_ranks
 from problems.wrong_answers import WrongAnswer, bank, defective_outputs
@@ -72,6 +73,10 @@ class ProblemHost(Protocol):
         """Whether the problem can be admitted."""
         ...
 
+    def with_hidden(self, seed: int, world_size: int) -> "ProblemHost":
+        """A host that also knows the hidden check shapes of a seed, by name; see `hidden`."""
+        ...
+
 
 class InProcessHost:
     """A `ProblemHost` for trusted code: the catalogue's problems."""
@@ -98,6 +103,10 @@ class InProcessHost:
     def lint(self) -> LintReport:
         """Whether the problem can be admitted."""
         return lint(self.problem)
+
+    def with_hidden(self, seed: int, world_size: int) -> "InProcessHost":
+        """A host that also knows the hidden check shapes of a seed, by name; see `hidden`."""
+        return InProcessHost(with_hidden(self.problem, seed, world_size))
 
     def _inputs(self, shape: str, world_size: int, seed: int) -> list[Tensors]:
         dims = self.problem.shape(shape).dims

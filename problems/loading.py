@@ -6,7 +6,7 @@ import inspect
 import sys
 from pathlib import Path
 
-from problems.contract import Problem
+from problems.contract import HIDDEN, Problem
 from problems.errors import InvalidProblem, ProblemError, blamed
 from problems.registry import catalogue, problem_classes
 from problems.validation import breaches
@@ -78,4 +78,6 @@ def _clashes(problem: Problem) -> list[str]:
         return ["`number` must be None: numbers belong to the catalogue."]
     if problem.slug in [known.slug for known in catalogue()]:
         return [f"`slug` {problem.slug!r} is taken by the catalogue; choose another."]
+    if taken := [shape.name for shape in problem.shapes if shape.name in HIDDEN]:
+        return [f"The shape name {taken[0]!r} is taken by the judge's own; choose another."]
     return []

@@ -28,8 +28,13 @@ def breaches(problem: Problem) -> list[str]:
     if not found:
         found = [*_names(problem), *_shapes(problem)]
     if not found:
-        found = [*_signature(problem), *_sizes(problem)]
+        found = [*_signature(problem), *breaches_of_sizes(problem)]
     return found
+
+
+def breaches_of_sizes(problem: Problem) -> list[str]:
+    """What is wrong with a problem's specs and costs at its shapes; otherwise as `breaches`."""
+    return list(_sizes(problem))
 
 
 def _attributes(problem: Problem) -> Iterator[str]:
@@ -117,6 +122,8 @@ def _signature(problem: Problem) -> Iterator[str]:
 
 def _sizes(problem: Problem) -> Iterator[str]:
     for shape in problem.shapes:
+        if not problem.admits(shape.dims):
+            yield f"`admits` refuses shape {shape.name!r}: let it take what is stated."
         for world_size in CHECK_WORLDS:
             if not problem.divides(shape.dims, world_size):
                 continue

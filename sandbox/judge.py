@@ -31,7 +31,7 @@ from sandbox.rules.scan import scan
 from sandbox.stages import Progress, StageFailed
 from sandbox.stages.bench import Bench
 from sandbox.stages.build import build
-from sandbox.stages.check import Check
+from sandbox.stages.check import Check, derive
 from sandbox.stages.plan import Replay, Schedules, plan
 from sandbox.verdict import Depth, Stage, Status, Timing, Verdict
 from sandbox.versions import deciding, of_this_machine
@@ -110,8 +110,10 @@ class Judge:
             host = self.host(problem)
             description = host.describe(target.world_size)
             names = _shapes_to_time(description, shapes)
+            if depth == "full" or draft.replay is not None:
+                host = host.with_hidden(derive(seed, "hidden"), target.world_size)
             if draft.replay is not None:
-                description.shape(draft.replay.shape)
+                host.describe(target.world_size).shape(draft.replay.shape)
             draft = dataclasses.replace(draft, shapes=names)
         except ExecutionError as error:
             return self._verdict(draft, problem, None, "infra_error", "scan", _infra(error), ())
@@ -149,9 +151,10 @@ class Judge:
         program = build(self._compiler, draft.candidate)
         target = draft.target
         check = Check(program, self._simulator, host, target.sheet, draft.seed, report)
-        small_first = [shape.name for shape in description.shapes if shape.kind == "check"]
         if draft.replay is not None:
             return check.replay(draft.replay), ()
+        known = host.describe(target.world_size).shapes
+        small_first = [shape.name for shape in known if shape.kind == "check"]
         todo = plan(draft.depth, small_first, target.world_size, draft.schedules)
         evidence = check.run(todo)
         compared = {

@@ -16,7 +16,8 @@ from pk_runtime.execution import Command, Completed, Executor, Limits
 from problems import wire
 from problems.contract import Problem, Tensors
 from problems.description import Description
-from problems.errors import ProblemError
+from problems.errors import ProblemError, WireError
+from problems.hidden import within_the_stated
 from problems.hosting import InProcessHost, Materialized, ProblemHost
 from problems.lint_report import LintReport
 from sandbox.isolation.interpreter import interpreter_paths
@@ -72,8 +73,15 @@ class SandboxedHost:
     reads back. Methods raise ProblemError with a message for the problem's author.
     """
 
-    def __init__(self, problem: CustomProblem, executor: Executor, workspace: Path) -> None:
+    def __init__(
+        self,
+        problem: CustomProblem,
+        executor: Executor,
+        workspace: Path,
+        hidden: tuple[int, int] | None = None,
+    ) -> None:
         self._problem = problem
+        self._hidden = () if hidden is None else ("--hidden", *map(str, hidden))
         self._executor = executor
         self._workspace = workspace
         self._descriptions: dict[int, Description] = {}
@@ -81,10 +89,13 @@ class SandboxedHost:
     def describe(self, world_size: int = 4) -> Description:
         """The problem without its code, at a world size."""
         if world_size not in self._descriptions:
-            self._descriptions[world_size] = self._ask(
+            found = self._ask(
                 lambda folder: wire.read_description(folder, world_size),
                 "describe", "--world", str(world_size),
             )  # fmt: skip
+            if not within_the_stated(found):
+                raise WireError("Its hidden shapes are not of sizes between its check shapes'.")
+            self._descriptions[world_size] = found
         return self._descriptions[world_size]
 
     def materialize(self, shape: str, world_size: int, seed: int) -> Materialized:
@@ -107,12 +118,18 @@ class SandboxedHost:
         """Whether the problem can be admitted."""
         return self._ask(wire.read_lint, "lint")
 
+    def with_hidden(self, seed: int, world_size: int) -> "SandboxedHost":
+        """A host that also knows the hidden check shapes of a seed, by name."""
+        hidden = (seed, world_size)
+        return SandboxedHost(self._problem, self._executor, self._workspace, hidden)
+
     def _ask(self, read: Callable[[Path], Answer], command: str, *arguments: str) -> Answer:
         with self._folder() as folder:
             (folder / _FILE).write_text(self._problem.text, encoding="utf-8", errors="replace")
             done = self._executor.run(
                 Command(
-                    argv=(sys.executable, "-m", "problems.host", _FILE, command, *arguments),
+                    argv=(sys.executable, "-m", "problems.host", *self._hidden, _FILE, command,
+                          *arguments),
                     workdir=folder,
                     read_only=(*interpreter_paths(), *_PACKAGES),
                     env=_ENV,

@@ -38,7 +38,9 @@ def problem_text(problem: Description) -> str:
         f"Tolerance {problem.tolerance}: {TOLERANCE_RULES[problem.tolerance]}",
         f"Inputs that may be overwritten: {', '.join(sorted(problem.mutates)) or 'none'}.",
         "Shapes, with the tensors of one rank ('check' shapes decide correctness, at several world "
-        "sizes, seeds and schedules, called back to back; 'bench' shapes are timed):",
+        "sizes, seeds and schedules, called back to back; 'bench' shapes are timed; a result that "
+        "counts is also checked at sizes nobody knows beforehand, each between the least and the "
+        "largest of the check shapes and a multiple of what divides all of them):",
     ]
     low, high = span(problem.scales, problem.shapes[0].inputs, problem.shapes[0].outputs)
     if low < high:

@@ -200,6 +200,7 @@ _JUDGE = _edits(
 ) + _edits(
     "judge", "sandbox/judge.py",
     ("nothing is scanned", "    if violations:\n        first", "    if False:\n        first"),
+    ("hidden shapes are not drawn", "host = host.with_hidden(", "host.with_hidden("),
     ("the seed is always the same", "secrets.randbits(63) if seed is None else seed", "7"),
     ("faults of the judge are blamed on candidates", '"infra_error", stage, _infra(error))',
      '"wrong_output", stage, _infra(error))'),

@@ -124,7 +124,7 @@ class RanksCase:
         fields = {
             "case": self.key,
             "problem": self.description.slug,
-            "shape": self.shape.name,
+            "dims": dict(self.shape.dims),
             "world": self.world,
             "sets": len(self.draws),
         }

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from pk_runtime.gpu.channel import adopt
 from pk_runtime.gpu.driver import device_uuid, driver_version
 from pk_runtime.gpu.memory import Allocation
+from problems.fields import MAX_EXTENT
 from problems.registry import get
 from sandbox.gpu import nvml
 from sandbox.gpu.baseline import Baseline, Meeting, healthy
@@ -124,7 +125,8 @@ class Worker:
         """Makes the memory of a case; answers its layout and lends it."""
         key = text(body, "case")
         problem = get(text(body, "problem"))
-        dims = problem.shape(text(body, "shape")).dims
+        dims = {letter: number(body.get("dims", {}), letter, 1, MAX_EXTENT)
+                for letter in problem.shapes[0].dims}  # fmt: skip
         group = self._groups.get(number(body, "world", 1, 64))
         if group is None:
             raise Refused(f"there are {len(self._groups)} ranks")

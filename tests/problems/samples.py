@@ -10,7 +10,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pk_runtime.baseline import BaselineWork
-from problems.contract import Costs, Dims, OutputSpec, Problem, Tensors, Tolerance, bench, check
+from problems.contract import (
+    Costs,
+    Dims,
+    OutputSpec,
+    Problem,
+    Shape,
+    Tensors,
+    Tolerance,
+    bench,
+    check,
+)
 from problems.hosting import InProcessHost, Materialized
 from problems.registry import get
 
@@ -47,7 +57,9 @@ class Sample(Problem):
     input_names: tuple[str, ...] = ("x",)
     output_names = ("y",)
     tolerance: Tolerance = "T1"
-    shapes = (check("tiny", M=8, N=12), check("odd", M=5, N=7), bench(M=1024, N=1024))
+    shapes: tuple[Shape, ...] = (
+        check("tiny", M=8, N=12), check("odd", M=5, N=7), bench(M=1024, N=1024),
+    )  # fmt: skip
 
     def __init__(self, function: Callable[[Any, Tensor], Tensor] | None = None) -> None:
         self.function = function if function is not None else all_reduced

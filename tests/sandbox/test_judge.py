@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,11 +10,14 @@ from pk_runtime.candidate import Candidate
 from pk_runtime.execution import Command, Completed
 from pk_runtime.kernels import shipped, shipped_kernel, shipped_problems
 from pk_runtime.target import parse_target
+from problems.contract import HIDDEN
 from problems.errors import UnknownShape
+from problems.hidden import hidden_shapes
 from problems.registry import get
 from sandbox.explain import explain
 from sandbox.isolation import SandboxFault, UnisolatedExecutor
 from sandbox.judge import Judge, TargetNotAvailable
+from sandbox.stages.check import derive
 from sandbox.verdict import Verdict
 from tests.sandbox.conformance import gone
 from tests.sandbox.defects import DEFECTS, Defect, edited
@@ -92,10 +96,13 @@ def test_full_depth_goes_over_all_shapes_and_world_sizes(judge: Judge) -> None:
     )
     assert verdict.status == "correct", verdict.summary
     checked = {(c["shape"], c["world_size"]) for c in verdict.evidence["checks"]}
-    assert checked == {(shape, world) for shape in ("tiny", "odd", "default") for world in (2, 4)}
+    shapes = ("tiny", "odd", "default", *HIDDEN)
+    assert checked == {(shape, world) for shape in shapes for world in (2, 4)}
     for entry in verdict.evidence["checks"]:
         low, high = (int(part.removeprefix("2^")) for part in entry["scales"].split(" to "))
         assert -10 <= low < high <= 10
+        if entry["shape"] == "hidden_2":
+            continue  # a small one or a large one
         small = entry["shape"] != "default"
         strategies = [text.partition(":")[0] for text in entry["schedules"]]
         if not small:
@@ -110,6 +117,30 @@ def test_full_depth_goes_over_all_shapes_and_world_sizes(judge: Judge) -> None:
                 "run": 1, "complete": True, "stopped_by": "", "redundant": 0
             }  # fmt: skip
     assert "The one order of synchronization of tiny on 4 ranks passes." in verdict.summary
+
+
+@pytest.mark.slow
+def test_a_kernel_for_the_stated_sizes_only_is_wrong_elsewhere(judge: Judge) -> None:
+    """It is right at every shape that the problem states: only hidden ones tell."""
+    knows = edited(
+        "alltoall",
+        "{self.rank(), at.row, at.col}, pipe.wait());",
+        "{g.x.rows == 64 || g.x.rows == 33 || g.x.rows == 1024 ? self.rank() : "
+        "(self.rank() + 1) % self.world(), at.row, at.col}, pipe.wait());",
+    )
+
+    def judged(**how: Any) -> Verdict:
+        return judge.evaluate(knows, get("alltoall"), TARGET, shapes=["m1024n1024"], seed=3, **how)
+
+    assert judged(depth="quick").status == "correct"
+    verdict = judged()
+    assert (verdict.status, verdict.evidence["shape"]) == ("wrong_output", "hidden_1")
+    dims = verdict.evidence["dims"]
+    assert dims == dict(hidden_shapes(get("alltoall"), derive(3, "hidden"), 4)[0].dims)
+    run = judged(replay=verdict.evidence["replay"])
+    assert (run.status, run.evidence["dims"]) == ("wrong_output", dims)
+    with pytest.raises(UnknownShape, match="hidden_1"):
+        judge.evaluate(knows, get("alltoall"), TARGET, shapes=["hidden_1"])
 
 
 def test_work_left_out_where_nothing_is_compared(judge: Judge) -> None:

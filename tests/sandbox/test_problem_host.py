@@ -10,8 +10,10 @@ import torch
 from pk_runtime.candidate import Candidate
 from pk_runtime.kernels import shipped_kernel
 from pk_runtime.target import parse_target
+from problems.contract import HIDDEN
 from problems.errors import ProblemError, UnknownShape
 from problems.hosting import InProcessHost
+from problems.loading import load_problem
 from problems.registry import get
 from sandbox import problem_host
 from sandbox.isolation import BubblewrapExecutor
@@ -92,6 +94,29 @@ def test_answers_are_those_of_the_same_code_in_process(
     with pytest.raises(UnknownShape, match="tiny"):
         inside.materialize("huge", 2, 7)
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_hidden_shapes_are_drawn_there_as_in_process(
+    bubblewrap: BubblewrapExecutor, folder: Path
+) -> None:
+    plain = host(GOOD, bubblewrap, folder)
+    inside = plain.with_hidden(11, 2)
+    (folder / "good.py").write_text(GOOD)
+    outside = InProcessHost(load_problem(folder / "good.py")).with_hidden(11, 2)
+    assert inside.describe(2).shapes == outside.describe(2).shapes
+    assert [shape.name for shape in inside.describe(2).shapes[-2:]] == list(HIDDEN)
+    made, expected = (each.materialize("hidden_1", 2, 7) for each in (inside, outside))
+    assert torch.equal(made.reference[1]["y"], expected.reference[1]["y"])
+    with pytest.raises(UnknownShape, match="hidden_1"):
+        plain.materialize("hidden_1", 2, 7)
+    lying = spying("""
+        import problems.hidden
+        larger = (check("hidden_1", M=4096, N=64),)
+        problems.hidden.hidden_shapes = lambda *arguments: larger
+    """)
+    with pytest.raises(ProblemError, match="not of sizes between its check shapes'"):
+        host(lying, bubblewrap, folder).with_hidden(11, 2).describe(2)
 
 
 @pytest.mark.slow

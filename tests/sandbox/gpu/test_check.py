@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from problems.contract import HIDDEN
+from problems.hidden import hidden_shapes
 from problems.hosting import InProcessHost
 from problems.registry import get
 from sandbox.gpu.check import Check, late_patterns, plan
@@ -31,6 +33,15 @@ def test_a_right_kernel_passes_at_every_shape(pool: GpuPool, runners: Runners) -
         assert entry["same_bits_every_time"] is True
         assert entry["errors"]["y"] == {"max_error": 0.0, "max_limit": 0.0}
     assert "every output compared" in evidence["summary"]
+
+
+def test_workers_need_not_know_a_shape_by_name(pool: GpuPool, runners: Runners) -> None:
+    pool.ready()
+    host = InProcessHost(get("alltoall")).with_hidden(3, WORLD)
+    stage = Check(pool, runners("right"), host, 7, lambda stage, detail: None)
+    (entry,) = stage.run(plan("quick", HIDDEN, WORLD))["checks"]
+    assert (entry["shape"], entry["errors"]["y"]["max_error"]) == ("hidden_1", 0.0)
+    assert entry["dims"] == dict(hidden_shapes(get("alltoall"), 3, WORLD)[0].dims)
 
 
 @pytest.mark.parametrize(
