@@ -26,6 +26,7 @@ from pk_runtime.target import parse_target
 from problems.compare import Checker, changed_inputs, input_digests
 from problems.contract import Problem, Tensors, bench
 from problems.description import describe
+from problems.hidden import hidden_shapes
 from problems.hosting import InProcessHost
 from problems.registry import get
 from problems.tolerance import Rule
@@ -275,6 +276,8 @@ def judging(cache: Path) -> Iterator[Check]:
     with judge_at(cache) as judge:
         seeds = {judge.evaluate(nothing, get("alltoall"), target).seed for _ in range(2)}
         yield "seeds differ", len(seeds) == 2
+        drawn = {hidden_shapes(get("alltoall"), seed, 4)[0].dims["N"] for seed in range(9)}
+        yield "hidden shapes differ", len(drawn) > 1
         yield entry.name, _held(examine(judge, entry, target))
         named: dict[str, Entry] = {e.name: e for e in entries("attack", "pk")}
         for name in JUDGED:

@@ -204,6 +204,9 @@ _JUDGE = _edits(
     ("the seed is always the same", "secrets.randbits(63) if seed is None else seed", "7"),
     ("faults of the judge are blamed on candidates", '"infra_error", stage, _infra(error))',
      '"wrong_output", stage, _infra(error))'),
+) + _edits(
+    "judge", "problems/hidden.py",
+    ("hidden shapes are always the same", "random.Random(seed)", "random.Random(1)"),
 )  # fmt: skip
 
 EDITS = (
