@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from problems.compare import compare
+from problems.answers.compare import compare
 from problems.contract import Tensors
 from problems.hosting import InProcessHost
 from problems.registry import catalogue, get

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.compare import Checker, compare
+from problems.answers.compare import Checker, compare
+from problems.answers.tolerance import Rule
 from problems.contract import Tolerance
 from problems.errors import InvalidProblem
 from problems.hosting import InProcessHost
 from problems.registry import catalogue, get
-from problems.tolerance import Rule
 from tests.problems.samples import copied, materialized
 
 REDUCTIONS = ("allreduce", "gemm_allreduce", "gemm_reducescatter")

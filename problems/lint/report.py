@@ -7,7 +7,7 @@ from typing import Any
 
 from problems.errors import WireError
 from problems.fields import Fields
-from problems.noise import Noise
+from problems.lint.noise import Noise
 
 MAX_FINDINGS = 500
 MAX_RATIO = 1e30  # what a report may hold; a reference without any error gives more
