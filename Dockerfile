@@ -10,7 +10,7 @@ COPY . .
 RUN scripts/bootstrap.sh server && rm -rf /var/lib/apt/lists/* "$HOME/.cache"
 
 # Not root: a candidate that got out of its sandbox would be nobody in here.
-RUN useradd --system --uid 10001 --create-home pkforge && install -d -o pkforge -m 700 /var/lib/pkforge
+RUN useradd --uid 10001 --create-home pkforge && install -d -o pkforge -m 700 /var/lib/pkforge
 USER pkforge
 ENV PATH=/app/.venv/bin:/usr/bin:/bin PKFORGE_HOME=/var/lib/pkforge PYTHONUNBUFFERED=1
 VOLUME /var/lib/pkforge

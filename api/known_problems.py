@@ -14,7 +14,7 @@ from problems.calibration import Calibration, calibration_of
 from problems.contract import Problem
 from problems.description import Description, dtype_name
 from problems.errors import UnknownProblem
-from problems.lint_report import LintReport
+from problems.lint.report import LintReport
 from problems.registry import catalogue, get
 from problems.scales import span, span_of
 from sandbox.gpu.machine import unavailable

@@ -9,7 +9,7 @@ from api.schemas.problems import ProblemCreate, ProblemRead
 from pk_runtime.execution import ExecutionError
 from problems.description import Description
 from problems.errors import ProblemError, UnknownProblem
-from problems.lint_report import LintReport
+from problems.lint.report import LintReport
 from problems.registry import get
 from sandbox.isolation import IsolationUnavailable, choose
 from sandbox.judge import Judge

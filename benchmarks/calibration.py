@@ -20,17 +20,17 @@ from typing import Any
 
 import torch
 
+from problems.answers.compare import Checker
 from problems.calibration import FILE, calibration_of, stored
-from problems.compare import Checker
 from problems.contract import Problem, Tensors
-from problems.controls import WORLD_SIZES, lint
 from problems.description import dtype_name
 from problems.hosting import InProcessHost
-from problems.noise import Noise, honest_variants, noise_of
-from problems.ranks import Run, run
+from problems.lint.controls import WORLD_SIZES, lint
+from problems.lint.noise import Noise, honest_variants, noise_of
+from problems.reference.ranks import Run, run
+from problems.reference.variants import RING, Variant
 from problems.registry import catalogue
 from problems.scales import span_of
-from problems.variants import RING, Variant
 
 DIGITS = 3
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from problems.lint_report import LintReport
-from problems.noise import Noise
+from problems.lint.noise import Noise
+from problems.lint.report import LintReport
 
 FILE = Path(__file__).parent / "catalogue" / "calibration.json"
 

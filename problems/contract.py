@@ -25,7 +25,7 @@ ShapeKind = Literal["check", "bench"]
 Peak = Literal["fp8", "bf16", "tf32", "fp32", "fp64"]
 
 # T0: bit-exact (copies, permutations, integers). T1: bf16 and fp16 results, T2: fp32 results,
-# T3: fp64 results, each against the fp64 golden. The rules are in problems/tolerance.py.
+# T3: fp64 results, each against the fp64 golden. The rules are in problems/answers/tolerance.py.
 Tolerance = Literal["T0", "T1", "T2", "T3"]
 
 # Names of the check shapes that the judge draws itself (problems/hidden.py), the small one first.

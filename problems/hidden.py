@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from problems.contract import HIDDEN, Dims, Problem, Shape
 from problems.description import Description
 from problems.errors import blamed
-from problems.validation import CHECK_WORLDS, breaches_of_sizes
+from problems.lint.validation import CHECK_WORLDS, breaches_of_sizes
 
 # No tile is narrower: a size that is no multiple of it leaves a rest.
 RAGGED = 8

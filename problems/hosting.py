@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from problems import scales
+from problems.answers.exact import golden_of
+from problems.answers.wrong_answers import WrongAnswer, bank, defective_outputs
 from problems.contract import Problem, Tensors
-from problems.controls import lint
 from problems.description import Description, describe
 from problems.errors import ProblemError
-from problems.exact import golden_of
 from problems.hidden import with_hidden
-from problems.lint_report import LintReport
-from problems.ranks import run_ranks
-from problems.wrong_answers import WrongAnswer, bank, defective_outputs
+from problems.lint.controls import lint
+from problems.lint.report import LintReport
+from problems.reference.ranks import run_ranks
 
 MAX_SEED = (1 << 63) - 1
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from problems.contract import HIDDEN, Problem
 from problems.errors import InvalidProblem, ProblemError, blamed
+from problems.lint.validation import breaches
 from problems.registry import catalogue, problem_classes
-from problems.validation import breaches
 
 MODULE = "custom_problem"
 MAX_FILE_BYTES = 1 << 20

@@ -24,7 +24,7 @@ from problems.contract import OutputSpec, Tensors
 from problems.description import DTYPES, Description, dtype_name
 from problems.errors import ProblemError, WireError
 from problems.hosting import Materialized
-from problems.lint_report import LintReport
+from problems.lint.report import LintReport
 
 FORMAT = 1
 RESULT = "result.json"

@@ -19,7 +19,7 @@ from problems.description import Description
 from problems.errors import ProblemError, WireError
 from problems.hidden import within_the_stated
 from problems.hosting import InProcessHost, Materialized, ProblemHost
-from problems.lint_report import LintReport
+from problems.lint.report import LintReport
 from sandbox.isolation.interpreter import interpreter_paths
 
 _FILE = "problem.py"

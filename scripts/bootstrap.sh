@@ -44,6 +44,7 @@ missing_packages() {
   has redis-server || echo redis-server
   has chromium || echo chromium
   [[ -x /usr/sbin/dockerd || -x /usr/bin/dockerd ]] || echo docker.io
+  [[ -x /usr/sbin/debootstrap ]] || echo debootstrap
   has_file '/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf' || echo fonts-dejavu-core
 }
 

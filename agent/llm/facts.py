@@ -11,11 +11,18 @@ from collections.abc import Iterator, Mapping
 from pk_runtime.baseline import baseline_us
 from pk_runtime.sheet import Sheet
 from pk_runtime.target import Target
+from problems.answers.tolerance import (
+    MAX_FACTOR,
+    MAX_FLOOR,
+    MAX_SPREAD,
+    RELATIVE,
+    RMS_FACTOR,
+    RMS_FLOOR,
+)
 from problems.contract import OutputSpec, Tolerance
 from problems.description import Description, ShapeInfo, dtype_name
 from problems.roofline import roofline_of
 from problems.scales import span
-from problems.tolerance import MAX_FACTOR, MAX_FLOOR, MAX_SPREAD, RELATIVE, RMS_FACTOR, RMS_FLOOR
 
 TOLERANCE_RULES: Mapping[Tolerance, str] = {
     "T0": "every output must be bit-exact.",

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 from benchmarks.attacks.suite import Entry
 from pk_runtime.target import Target
-from problems.controls import lint
 from problems.errors import ProblemError
-from problems.lint_report import LintReport
+from problems.lint.controls import lint
+from problems.lint.report import LintReport
 from problems.loading import load_problem
 from problems.registry import get
 from sandbox import problem_host

@@ -26,7 +26,7 @@ from benchmarks.judge_mutation.edits import EDITS, SUITES, Edit, Suite
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(".pkforge") / "attacks"
-UNBROKEN = Edit("nothing", "comparison", "problems/compare.py", "", "")
+UNBROKEN = Edit("nothing", "comparison", "problems/answers/compare.py", "", "")
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ from pk_runtime.execution import Command, Completed
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import Simulator, TensorSpec
 from pk_runtime.target import parse_target
-from problems.compare import Checker, changed_inputs, input_digests
+from problems.answers.compare import Checker, changed_inputs, input_digests
+from problems.answers.tolerance import Rule
 from problems.contract import Problem, Tensors, bench
 from problems.description import describe
 from problems.hidden import hidden_shapes
 from problems.hosting import InProcessHost
+from problems.lint.validation import breaches
 from problems.registry import get
-from problems.tolerance import Rule
-from problems.validation import breaches
 from sandbox.isolation import UnisolatedExecutor
 from sandbox.judge import Judge
 from sandbox.rules.objects import refusals

@@ -23,7 +23,7 @@ def _edits(suite: Suite, file: str, *changes: tuple[str, str, str]) -> tuple[Edi
 
 
 _COMPARE = _edits(
-    "comparison", "problems/compare.py",
+    "comparison", "problems/answers/compare.py",
     ("the comparison is always satisfied", "Comparison(not findings, ", "Comparison(True, "),
     ("dtype is not compared", "if value.dtype != rule.dtype:", "if False:"),
     ("shape is not compared", "if value.shape != rule.shape:", "if False:"),
@@ -38,7 +38,7 @@ _COMPARE = _edits(
     ("changed inputs are not noticed", "_digest(now[name]) != before[name]", "False"),
 )  # fmt: skip
 _TOLERANCE = _edits(
-    "comparison", "problems/tolerance.py",
+    "comparison", "problems/answers/tolerance.py",
     ("NaN is within the limit", "bad = ~(error <= self.limit)", "bad = error > self.limit"),
     ("infinity is within the limit", "error = (value - self.golden).abs_()",
      "error = (value - self.golden).abs_().nan_to_num_(0.0, 0.0, 0.0)"),
@@ -66,7 +66,7 @@ _SCALES = _edits(
 )  # fmt: skip
 _ANSWERS = _edits(
     "comparison",
-    "problems/wrong_answers.py",
+    "problems/answers/wrong_answers.py",
     ("known wrong answers are never found", "if share >= HIT and", "if share > 2 and"),
     ("anything is a known wrong answer", "if share >= HIT and", "if share >= 0 and"),
 )
@@ -142,7 +142,7 @@ _OBJECTS = _edits(
     ("objects are not looked at", "    _accept(built.with_name(OBJECT), candidate, gpu)\n", ""),
 )  # fmt: skip
 _PROBLEMS = _edits(
-    "problems", "problems/controls.py",
+    "problems", "problems/lint/controls.py",
     ("trivial candidates may pass",
      "                not self.checker.accepts(results),\n                f\"The trivial",
      "                True,\n                f\"The trivial"),
@@ -160,7 +160,7 @@ _PROBLEMS = _edits(
     ("outputs may have another form",
      "tuple(tensor.shape) == spec.shape and tensor.dtype == spec.dtype,", "True,"),
 ) + _edits(
-    "problems", "problems/validation.py",
+    "problems", "problems/lint/validation.py",
     ("costs may be anything", "yield from wrong", "yield from ()"),
     ("there may be any number of shapes", "or len(names) > MAX_SHAPES", ""),
 ) + _edits(
@@ -169,7 +169,7 @@ _PROBLEMS = _edits(
      "found_breaches = breaches(problem) or _clashes(problem)",
      "found_breaches = breaches(problem)"),
 ) + _edits(
-    "problems", "problems/exact.py",
+    "problems", "problems/answers/exact.py",
     ("the golden may be in low precision", "tensor.dtype not in wide:", "False:"),
 )  # fmt: skip
 _JUDGE = _edits(

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from problems.compare import Checker
+from problems.answers.compare import Checker
+from problems.answers.exact import golden_of
+from problems.answers.tolerance import Rule
 from problems.contract import Dims, OutputSpec, Problem, Tensors
 from problems.description import dtype_name
-from problems.exact import golden_of
 from problems.scales import exponent, scaled, span_of
-from problems.tolerance import Rule
 from sandbox.gpu.arena import GUARD, POISON, Spec, lay_out, specs_to_json
 from sandbox.gpu.memory import allocate, view
 

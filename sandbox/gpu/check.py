@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from problems.compare import Checker
+from problems.answers.compare import Checker
 from problems.description import Description, ShapeInfo
 from problems.hosting import ProblemHost
 from problems.scales import told

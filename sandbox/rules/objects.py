@@ -43,7 +43,7 @@ _LAUNCHER = words(
     "__cudaRegisterFatBinary __cudaRegisterFatBinaryEnd __cudaRegisterFunction "
     "__cudaUnregisterFatBinary __cudaRegisterVar __cudaInitModule "
     "cudaDeviceGetAttribute cudaFuncSetAttribute cudaGetDevice cudaGetLastError "
-    "cudaGetErrorString cudaLaunchKernelExC cudaGetDriverEntryPointByVersion "
+    "cudaGetErrorString cudaLaunchKernel cudaLaunchKernelExC cudaGetDriverEntryPointByVersion "
     "cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaMemcpyFromSymbol"
 )
 _TEXTS = re.compile(r"_ZNK?St(7__cxx1112basic_stringI|13runtime_error|9exception)\w+")

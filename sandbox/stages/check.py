@@ -26,10 +26,10 @@ from pk_runtime.shrink import (
     shrink,
 )
 from pk_runtime.simulator import Simulator, TensorSpec
-from problems.compare import Checker
+from problems.answers.compare import Checker
+from problems.answers.findings import Comparison
 from problems.description import Description, ShapeInfo
 from problems.errors import ProblemError
-from problems.findings import Comparison
 from problems.hosting import Materialized, ProblemHost
 from problems.scales import told
 from sandbox.stages import Progress, StageFailed

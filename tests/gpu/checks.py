@@ -15,11 +15,11 @@ from pk_runtime.gpu.binding import RefusedError
 from pk_runtime.gpu.one_process import DeviceError, OneProcess
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import Simulator, TensorSpec
-from problems.compare import Checker
+from problems.answers.compare import Checker
+from problems.answers.exact import golden_of
 from problems.contract import Problem, Tensors
-from problems.exact import golden_of
 from problems.hosting import Materialized
-from problems.ranks import run_ranks
+from problems.reference.ranks import run_ranks
 from problems.registry import get
 from tests.gpu.kernels import sheet_name
 from tests.gpu.stress import back_to_back, poison, skewed

@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from problems.compare import compare
+from problems.answers.compare import compare
 from problems.contract import Tensors
 from problems.hosting import InProcessHost
 from problems.registry import catalogue, get
+from problems.scales import exponent, scaled, span_of
 
 SLUGS = [problem.slug for problem in catalogue()]
 SHAPES = ("tiny", "odd")
@@ -35,7 +36,9 @@ def work(rank: int, world_size: int, backend: str, folder: str) -> None:
     for slug in SLUGS:
         problem = get(slug)
         for shape in SHAPES:
-            drawn = problem.make_inputs(rank, world_size, SEED, problem.shape(shape).dims)
+            dims = problem.shape(shape).dims
+            k = exponent(span_of(problem, dims, world_size), SEED)
+            drawn = scaled(problem.make_inputs(rank, world_size, SEED, dims), k)
             inputs = {name: tensor.to(device) for name, tensor in drawn.items()}
             outputs = {n: t.cpu() for n, t in problem.reference(group, **inputs).items()}
             torch.save(outputs, f"{folder}/{slug}-{shape}-{rank}.pt")

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.calibration import measured, table
 from problems.calibration import Calibration, calibration_of, stored
-from problems.controls import MIN_GAP, MIN_SIGNAL
-from problems.lint_report import LintReport
-from problems.noise import Noise
+from problems.lint.controls import MIN_GAP, MIN_SIGNAL
+from problems.lint.noise import Noise
+from problems.lint.report import LintReport
 from problems.registry import catalogue, get
 
 PAGE = Path(__file__).parents[2] / "docs" / "problems.md"

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.compare import Checker, changed_inputs, compare, input_digests
+from problems.answers.compare import Checker, changed_inputs, compare, input_digests
+from problems.answers.findings import Comparison, Finding
 from problems.contract import Tensors
 from problems.description import describe
-from problems.findings import Comparison, Finding
 from problems.hosting import InProcessHost
 from problems.registry import catalogue, get
 from tests.problems.samples import SEED, copied, materialized

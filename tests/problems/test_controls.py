@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from problems.contract import Dims, OutputSpec, Problem, Tensors
-from problems.controls import lint
 from problems.errors import WireError
-from problems.lint_report import LintReport
-from problems.ranks import run_ranks
+from problems.lint.controls import lint
+from problems.lint.report import LintReport
+from problems.reference.ranks import run_ranks
 from problems.registry import catalogue, get
 from tests.problems.samples import Sample, all_reduced
 

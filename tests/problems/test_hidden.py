@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from problems.contract import HIDDEN, Dims, Problem, bench, check
-from problems.controls import lint
 from problems.description import MAX_SHAPES, Description, describe
 from problems.errors import ProblemError
 from problems.hidden import hidden_shapes, with_hidden, within_the_stated
 from problems.hosting import InProcessHost
+from problems.lint.controls import lint
 from problems.loading import load_problem
 from problems.registry import catalogue, get
 from tests.problems.samples import Sample, all_reduced, example_file

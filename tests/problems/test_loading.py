@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from problems.controls import lint
 from problems.errors import InvalidProblem, ProblemError
+from problems.lint.controls import lint
 from problems.loading import MAX_FILE_BYTES, load_problem
 from tests.problems.samples import example_file
 

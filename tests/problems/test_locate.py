@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.locate import locate
+from problems.answers.locate import locate
 
 
 def mask(*shape: int) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pk_runtime.baseline import BaselineWork
-from problems.plausible import implausible
+from problems.lint.plausible import implausible
 from problems.registry import catalogue, get
 
 DIMS = {"M": 1024, "N": 1024}

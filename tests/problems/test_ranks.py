@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from problems.contract import Tensors
-from problems.defects import Defect
 from problems.errors import ProblemError
-from problems.meeting import RendezvousError
-from problems.ranks import ReferenceFailed, run, run_ranks
+from problems.reference.defects import Defect
+from problems.reference.meeting import RendezvousError
+from problems.reference.ranks import ReferenceFailed, run, run_ranks
 from tests.problems.samples import Sample, all_reduced
 
 WORLD = 4

@@ -10,8 +10,8 @@ from pk_runtime.baseline import BaselineWork
 from problems.collectives import all_gather, reduce_scatter
 from problems.contract import Costs
 from problems.errors import UnknownProblem, UnknownShape
+from problems.lint.validation import breaches
 from problems.registry import catalogue, get
-from problems.validation import breaches
 
 SLUGS = {
     1: "allreduce",

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.compare import compare
+from problems.answers.compare import compare
 from problems.contract import OutputSpec
 from problems.description import Description, describe
 from problems.errors import WireError
 from problems.hosting import InProcessHost
+from problems.lint.validation import breaches
 from problems.registry import catalogue, get
 from problems.scales import MOST, USUAL, exponent, scaled, span, span_of, told
-from problems.validation import breaches
 from tests.problems.samples import Sample
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.compare import Checker, compare
+from problems.answers.compare import Checker, compare
+from problems.answers.tolerance import Rule
 from problems.contract import Tolerance
 from problems.errors import InvalidProblem
 from problems.hosting import InProcessHost
 from problems.registry import catalogue, get
-from problems.tolerance import Rule
 from tests.problems.samples import copied, materialized
 
 REDUCTIONS = ("allreduce", "gemm_allreduce", "gemm_reducescatter")
@@ -167,3 +167,53 @@ def test_every_element_counts(slug: str) -> None:
         for tensor in results[rank].values():
             tensor.view(-1)[-1] += 1
         assert not checker.accepts(results)
+
+
+def test_a_small_tensor_s_largest_error_is_not_left_to_chance() -> None:
+    """The reference errs alike everywhere: its largest error says less than its rms."""
+    golden = torch.ones(64).double()
+    alike = Rule("T1", golden, (golden + 2.0**-6).bfloat16())
+    assert (alike.set_by, alike.limit) == ("rms error", 16 * 2.0**-6)
+    one_off = golden.clone()
+    one_off[0] += 2.0**-3
+    lucky = Rule("T1", golden, one_off.bfloat16())
+    assert (lucky.set_by, lucky.limit) == ("largest error", 2 * 2.0**-3)
+    exact = Rule("T1", golden, golden.bfloat16())
+    assert (exact.set_by, exact.limit) == ("roundoff", 4 * 2.0**-8)
+    assert rule("T2", torch.float32).set_by == "value"
+    assert Rule("T0", golden, golden).set_by == "bits"
+
+
+@pytest.mark.parametrize("tolerance", ["T1", "T2", "T3"])
+def test_shares_are_of_the_limits(tolerance: Tolerance) -> None:
+    dtype = {"T1": torch.bfloat16, "T2": torch.float32, "T3": torch.float64}[tolerance]
+    golden = GOLDEN / 3
+    judged = rule(tolerance, dtype, golden)
+    largest, rms = judged.shares(golden.to(dtype))
+    assert (0 < largest < 1) == (tolerance != "T3")
+    assert (0 < rms < 1) == (tolerance == "T1")
+    wrong = golden.to(dtype, copy=True)
+    wrong[3, 4] += 1
+    assert judged.shares(wrong)[0] > 1
+    assert not judged.accepts(wrong)
+    wrong[3, 4] = math.nan
+    assert judged.shares(wrong)[0] == math.inf
+    values = torch.arange(4)
+    assert Rule("T0", values, values).shares(values) == (0.0, 0.0)
+    assert Rule("T0", values, values).shares(values + 1) == (math.inf, 0.0)
+
+
+@pytest.mark.parametrize("tolerance", ["T1", "T2"])
+@pytest.mark.parametrize("k", [-20, 0, 20])
+def test_another_result_is_alike_by_its_own_size(tolerance: Tolerance, k: int) -> None:
+    """The result of a call with inputs of another scale, computed twice, or zeros instead."""
+    dtype = torch.bfloat16 if tolerance == "T1" else torch.float32
+    judged = rule(tolerance, dtype)
+    other = GOLDEN.flip(0) * 2.0**k
+    once, again = other.to(dtype), (other * (1 + 2.0**-26)).to(dtype)
+    assert judged.alike(once, again).all()
+    assert judged.alike(again, other.to(dtype)).all()
+    zeros = torch.zeros_like(once)
+    assert judged.alike(zeros, zeros).all()
+    assert float(judged.alike(once, zeros).float().mean()) < 0.1
+    assert float(judged.alike(once, once.flip(1)).float().mean()) < 0.1

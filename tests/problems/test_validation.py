@@ -7,7 +7,7 @@ import torch
 
 from pk_runtime.baseline import BaselineWork
 from problems.contract import Costs, Dims, OutputSpec, Tensors, bench, by_rank, check
-from problems.validation import breaches
+from problems.lint.validation import breaches
 from tests.problems.samples import Sample
 
 TINY, ODD, BENCH = check("tiny", M=8, N=12), check("odd", M=5, N=7), bench(M=64, N=64)

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from problems.ranks import run
-from problems.variants import RING, VARIANTS, Variant
+from problems.reference.ranks import run
+from problems.reference.variants import RING, VARIANTS, Variant
 from tests.problems.samples import Sample
 
 WORLD = 4

@@ -13,7 +13,7 @@ from problems.contract import OutputSpec
 from problems.description import DTYPES, Description, describe
 from problems.errors import ProblemError, WireError
 from problems.hosting import InProcessHost, Materialized
-from problems.lint_report import LintReport
+from problems.lint.report import LintReport
 from problems.registry import get
 
 SPEC = OutputSpec((4, 3), torch.float32)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.compare import compare
+from problems.answers.compare import compare
+from problems.answers.findings import Comparison
+from problems.answers.tolerance import Rule
+from problems.answers.wrong_answers import WrongAnswer, bank, match
 from problems.contract import Tensors
-from problems.findings import Comparison
 from problems.hosting import InProcessHost, Materialized
 from problems.registry import catalogue, get
-from problems.tolerance import Rule
-from problems.wrong_answers import WrongAnswer, bank, match
 
 SLUGS = [problem.slug for problem in catalogue()]
 ROOTED = ["broadcast", "reduce", "scatter", "gather"]

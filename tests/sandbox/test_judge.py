@@ -99,6 +99,8 @@ def test_full_depth_goes_over_all_shapes_and_world_sizes(judge: Judge) -> None:
     shapes = ("tiny", "odd", "default", *HIDDEN)
     assert checked == {(shape, world) for shape in shapes for world in (2, 4)}
     for entry in verdict.evidence["checks"]:
+        low, high = (int(part.removeprefix("2^")) for part in entry["scales"].split(" to "))
+        assert -10 <= low < high <= 10
         if entry["shape"] == "hidden_2":
             continue  # a small one or a large one
         small = entry["shape"] != "default"

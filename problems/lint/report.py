@@ -7,7 +7,7 @@ from typing import Any
 
 from problems.errors import WireError
 from problems.fields import Fields
-from problems.noise import Noise
+from problems.lint.noise import Noise
 
 MAX_FINDINGS = 500
 MAX_RATIO = 1e30  # what a report may hold; a reference without any error gives more
@@ -86,10 +86,7 @@ def _noise(fields: Fields) -> dict[str, Noise]:
 
 
 class Tally:
-    """Counts checks and keeps each distinct finding once per shape and world size.
-
-    `advice` ends every finding.
-    """
+    """Counts checks and keeps each distinct finding once per shape and world size."""
 
     def __init__(self) -> None:
         self.checks = 0
@@ -102,7 +99,7 @@ class Tally:
         self._advice = ""
 
     def at(self, shape: str, world_size: int, advice: str = "") -> None:
-        """Where the next checks are made, and what else to say of those that fail."""
+        """Where the next checks are made, and what to add to the words of those that fail."""
         self._shape, self._world_size, self._advice = shape, world_size, advice
 
     def hear(self, variant: str, noise: Noise) -> None:
@@ -119,7 +116,7 @@ class Tally:
         """Keep a finding."""
         key = (name if name != "contract" else message, self._shape, self._world_size)
         if len(self.findings) < MAX_FINDINGS:
-            text = f"{message.strip()}{self._advice}"[:MAX_MESSAGE]
+            text = message.strip()[: MAX_MESSAGE - len(self._advice)] + self._advice
             finding = LintFinding(name, text, self._shape, self._world_size)
             self.findings.setdefault(key, finding)
 

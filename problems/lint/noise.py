@@ -9,10 +9,10 @@ which is what the best kernel returns.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from problems.compare import Checker
+from problems.answers.compare import Checker
 from problems.contract import Tensors
-from problems.ranks import Run
-from problems.variants import RING, VARIANTS, Variant
+from problems.reference.ranks import Run
+from problems.reference.variants import RING, VARIANTS, Variant
 
 ROUNDED = "rounded"
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from problems.answers.tolerance import Rule
 from problems.contract import Problem, Tensors
-from problems.defects import Defect, fit
-from problems.ranks import run
-from problems.tolerance import Rule
+from problems.reference.defects import Defect, fit
+from problems.reference.ranks import run
 
 # A hit is an answer that agrees with this share of the wrong elements.
 HIT = 0.98

@@ -2,7 +2,7 @@
 
 Put into the in-process group as a `Defect` is, but what comes out is right: a fused kernel sums in
 fp32 and rounds once, another algorithm goes round the ring the other way. How far these are from
-the golden is the noise that a tolerance has to bear; see `problems.noise`.
+the golden is the noise that a tolerance has to bear; see `problems.lint.noise`.
 """
 
 from dataclasses import dataclass

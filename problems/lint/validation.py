@@ -13,7 +13,7 @@ from problems.description import (
     dtype_name,
 )
 from problems.fields import MAX_DIMS, MAX_EXTENT, MAX_TEXT, NAME
-from problems.plausible import implausible
+from problems.lint.plausible import implausible
 from problems.scales import MOST, is_span
 
 CHECK_WORLDS = (2, 4)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from problems.contract import Problem, Tensors
-from problems.defects import Defect
 from problems.errors import ProblemError, line_in
-from problems.group import ThreadGroup
-from problems.meeting import Meeting, RendezvousError
-from problems.variants import RING, Variant
+from problems.reference.defects import Defect
+from problems.reference.group import ThreadGroup
+from problems.reference.meeting import Meeting, RendezvousError
+from problems.reference.variants import RING, Variant
 
 RENDEZVOUS_S = 60.0
 RUN_S = 900.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from problems.wrong_answers import Match
+from problems.answers.wrong_answers import Match
 
 FindingKind = Literal[
     "missing", "shape", "dtype", "nan", "stale", "scale", "precision",

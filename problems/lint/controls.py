@@ -13,19 +13,19 @@ from typing import Any
 
 import torch
 
-from problems.compare import Checker, changed_inputs, input_digests
+from problems.answers.compare import Checker, changed_inputs, input_digests
+from problems.answers.exact import golden_of
+from problems.answers.tolerance import UNIT_ROUNDOFF
 from problems.contract import Problem, Shape, Tensors
-from problems.defects import Defect, fit
 from problems.errors import ProblemError, blamed
-from problems.exact import golden_of
 from problems.hidden import about, with_examples
-from problems.lint_report import LintReport, Tally
-from problems.noise import honest_variants, noise_of
-from problems.ranks import Run, run
+from problems.lint.noise import honest_variants, noise_of
+from problems.lint.report import LintReport, Tally
+from problems.lint.validation import breaches
+from problems.reference.defects import Defect, fit
+from problems.reference.ranks import Run, run
+from problems.reference.variants import RING, Variant
 from problems.scales import scaled, span_of, told
-from problems.tolerance import UNIT_ROUNDOFF
-from problems.validation import breaches
-from problems.variants import RING, Variant
 
 WORLD_SIZES = (2, 4)
 SEEDS = (1, 2)

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from problems.defects import Defect, sentinel
-from problems.meeting import Meeting
-from problems.variants import RING, Variant
+from problems.reference.defects import Defect, sentinel
+from problems.reference.meeting import Meeting
+from problems.reference.variants import RING, Variant
 
 _COMBINE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     dist.ReduceOp.SUM: torch.add,

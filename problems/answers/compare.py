@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from problems.answers.findings import Comparison, Finding, FindingKind, Measured, summarize
+from problems.answers.locate import locate
+from problems.answers.tolerance import Errors, Rule
+from problems.answers.wrong_answers import WrongAnswer, match
 from problems.contract import Tensors, Tolerance
-from problems.findings import Comparison, Finding, FindingKind, Measured, summarize
-from problems.locate import locate
-from problems.tolerance import Errors, Rule
-from problems.wrong_answers import WrongAnswer, match
 
 Bank = Callable[[], Sequence[WrongAnswer]]
 

@@ -1,0 +1,1 @@
+"""Whether a problem may be admitted: its contract, trivial candidates, honest noise."""

@@ -1,0 +1,1 @@
+"""The reference on threads of one process: ranks, their collectives, and defects of these."""
