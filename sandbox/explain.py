@@ -3,6 +3,7 @@
 The command line colours them and the service stores them; no line depends on a terminal.
 """
 
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -219,6 +220,7 @@ def _measured(timing: Timing) -> str:
     between = timing.detail.get("speedup_interval")
     if isinstance(between, list) and len(between) == 2:
         parts.append(f"speedup between {between[0]:.2f} and {between[1]:.2f} (95 %);")
+    parts += _beside(timing.detail.get("incumbent"))
     rates = timing.detail.get("achieved")
     if isinstance(rates, Mapping):
         parts += [f"{rate:g} {name.replace('_per_', '/').replace('_', ' ')};"
@@ -228,6 +230,17 @@ def _measured(timing: Timing) -> str:
     if mhz:
         parts.append(f"{min(mhz)} to {max(mhz)} MHz;")
     return " ".join(parts).rstrip(";")
+
+
+def _beside(incumbent: object) -> list[str]:
+    """How it compares with the best kernel so far, which was timed by turns with it."""
+    if not isinstance(incumbent, Mapping):
+        return []
+    between = incumbent.get("ratio_interval")
+    if not isinstance(between, list) or len(between) != 2:
+        return [f"not compared with the best so far: {incumbent.get('left_out', 'unknown')};"]
+    ratio = incumbent.get("ratio", math.nan)
+    return [f"{ratio:.3f}x the best so far, {between[0]:.3f} to {between[1]:.3f} (95 %);"]
 
 
 def _footer(verdict: Verdict) -> Iterator[str]:

@@ -98,3 +98,20 @@ def test_an_uncalibrated_time_says_so() -> None:
     text = "\n".join(explain(replace(VERDICT, timings=(timing,))))
     assert "uncalibrated  9.0 us" in text
     assert "UNCALIBRATED" in text
+
+
+@pytest.mark.parametrize(
+    ("incumbent", "words"),
+    [
+        ({"ratio": 1.04, "ratio_interval": [1.02, 1.06]},
+         "1.040x the best so far, 1.020 to 1.060 (95 %)"),
+        ({"left_out": "its ranks ended"}, "not compared with the best so far: its ranks ended"),
+    ],
+)  # fmt: skip
+def test_measured_times_say_how_they_compare_with_the_best_so_far(
+    incumbent: dict[str, object], words: str
+) -> None:
+    timing = replace(TIMING, kind="measured", detail={"incumbent": incumbent})
+    assert words in " ".join(" ".join(explain(replace(VERDICT, timings=(timing,)))).split())
+    alone = replace(TIMING, kind="measured", detail={})
+    assert "best so far" not in "\n".join(explain(replace(VERDICT, timings=(alone,))))
