@@ -279,6 +279,9 @@ def judging(cache: Path) -> Iterator[Check]:
         drawn = {hidden_shapes(get("alltoall"), seed, 4)[0].dims["N"] for seed in range(9)}
         yield "hidden shapes differ", len(drawn) > 1
         yield entry.name, _held(examine(judge, entry, target))
+        right = judge.evaluate(entry.candidate, get("alltoall"), target, depth="quick", seed=7)
+        tried = [each.get("orders", {}) for each in right.evidence.get("checks", ())]
+        yield "every order is tried", bool(tried) and all(each.get("complete") for each in tried)
         named: dict[str, Entry] = {e.name: e for e in entries("attack", "pk")}
         for name in JUDGED:
             yield f"pk/{name}", _held(examine(judge, named[name], target))

@@ -181,8 +181,8 @@ _JUDGE = _edits(
     ("ranks may rest at large shapes", "missing = grows_less(", "missing = None and grows_less("),
 ) + _edits(
     "judge", "sandbox/stages/check.py",
-    ("only one schedule is tried", "        case.judge(usual, _USUAL)\n",
-     "        case.judge(usual[:1], _USUAL)\n"),
+    ("only the eager schedule is tried", "            strategy=strategy,\n",
+     "            strategy=[EAGER],\n"),
     ("only the first launch is compared",
      "enumerate(launches):\n                comparison = self.checkers",
      "enumerate(launches[:1]):\n                comparison = self.checkers"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pk_runtime.candidate import Candidate
-from pk_runtime.compiler import Compiler
+from pk_runtime.compiler import OBJECT, Compiler
 from pk_runtime.execution import Command, Completed
 from pk_runtime.kernels import shipped_kernel
 from pk_runtime.simulator import Simulator
@@ -23,10 +23,10 @@ from problems.hosting import InProcessHost
 from problems.registry import get
 from sandbox.isolation import BubblewrapExecutor, IsolatedExecutor
 from sandbox.judge import Judge
+from sandbox.rules.objects import refusals
 from sandbox.rules.scan import scan
 from sandbox.stages import StageFailed
 from sandbox.stages.bench import Bench
-from sandbox.stages.build import build
 from sandbox.stages.check import Check
 from sandbox.stages.plan import plan
 from tests.sandbox.conformance import gone
@@ -103,7 +103,9 @@ def compiler(judge: Judge, judge_cache: Path, bubblewrap: BubblewrapExecutor) ->
 def hostile(compiler: Compiler) -> Path:
     """The program with every attack in it."""
     assert scan(Rig.candidate)
-    return build(compiler, Rig.candidate)
+    program = compiler.simulator(Rig.candidate)
+    assert refusals(program.with_name(OBJECT))
+    return program
 
 
 @pytest.fixture
@@ -129,7 +131,8 @@ def test_forged_times(name: str, rig: Rig) -> None:
 def hostile_to(body: str, compiler: Compiler) -> Path:
     """A right kernel that runs `body` before anything else, compiled."""
     source = f"{HEADERS}{COMMON}namespace {{ struct evil {{ evil() {{ {body} }} }} now; }}{KERNEL}"
-    return build(compiler, Candidate("pk", {"kernel.cu": source}))
+    # Past the rules about text and objects: here it is the sandbox that must hold.
+    return compiler.simulator(Candidate("pk", {"kernel.cu": source}))
 
 
 @pytest.mark.slow
