@@ -21,7 +21,7 @@ from benchmarks.judge_mutation.objects import SAMPLES, built
 from pk_runtime.candidate import Candidate
 from pk_runtime.execution import Command, Completed
 from pk_runtime.sheet import load_sheet
-from pk_runtime.simulator import Simulator, TensorSpec
+from pk_runtime.simulator import Simulator, TensorSpec, TimingRun
 from pk_runtime.target import parse_target
 from problems.answers.compare import Checker, changed_inputs, input_digests
 from problems.answers.tolerance import Rule
@@ -31,10 +31,13 @@ from problems.hidden import hidden_shapes
 from problems.hosting import InProcessHost
 from problems.lint.validation import breaches
 from problems.registry import get
+from problems.roofline import roofline_of
 from sandbox.isolation import UnisolatedExecutor
 from sandbox.judge import Judge
 from sandbox.rules.objects import refusals
 from sandbox.rules.scan import scan
+from sandbox.stages import StageFailed
+from sandbox.stages.bench import Bench
 from sandbox.stages.demand import number
 
 TARGET = "sim:h200x4"
@@ -273,6 +276,7 @@ def judging(cache: Path) -> Iterator[Check]:
         entry = next(e for e in entries("honest", "pk") if e.name == "shipped alltoall")
         verdict = broken.evaluate(entry.candidate, get("alltoall"), target, depth="quick")
         yield "a fault of the machine is nobody's", verdict.status == "infra_error"
+    yield "a time below the roofline is refused", _refuses_the_impossible()
     with judge_at(cache) as judge:
         seeds = {judge.evaluate(nothing, get("alltoall"), target).seed for _ in range(2)}
         yield "seeds differ", len(seeds) == 2
@@ -285,6 +289,22 @@ def judging(cache: Path) -> Iterator[Check]:
         named: dict[str, Entry] = {e.name: e for e in entries("attack", "pk")}
         for name in JUDGED:
             yield f"pk/{name}", _held(examine(judge, named[name], target))
+
+
+def _refuses_the_impossible() -> bool:
+    """A run that does all of its work in half of the time that the machine needs for it."""
+    target, problem = parse_target(TARGET), describe(get("alltoall"), 4)
+    shape = next(shape for shape in problem.shapes if shape.kind == "bench")
+    roof = roofline_of(shape.costs, problem.peak, target.sheet)
+    plenty = dict.fromkeys(("link_out_bytes", "link_in_bytes", "flops", "hbm_bytes"), 1e18)
+    run = TimingRun("finished", roof.us / 2, diagnosis={"ranks": [plenty] * 4})
+    simulator = Simulator(_Pretender(_raise), Path())
+    bench = Bench(Path(), Candidate("pk", {}), simulator, target, lambda stage, detail: None)
+    try:
+        bench._must_be_physical(run, shape, roof, "here")
+    except StageFailed as failed:
+        return failed.status == "rejected"
+    return False
 
 
 def _raise(folder: Path) -> None:
