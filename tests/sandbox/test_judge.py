@@ -18,6 +18,7 @@ from sandbox.explain import explain
 from sandbox.isolation import SandboxFault, UnisolatedExecutor
 from sandbox.judge import Judge, TargetNotAvailable
 from sandbox.stages.check import derive
+from sandbox.stages.plan import Replay
 from sandbox.verdict import Verdict
 from tests.sandbox.conformance import gone
 from tests.sandbox.defects import DEFECTS, Defect, edited
@@ -137,7 +138,7 @@ def test_a_kernel_for_the_stated_sizes_only_is_wrong_elsewhere(judge: Judge) -> 
     assert (verdict.status, verdict.evidence["shape"]) == ("wrong_output", "hidden_1")
     dims = verdict.evidence["dims"]
     assert dims == dict(hidden_shapes(get("alltoall"), derive(3, "hidden"), 4)[0].dims)
-    run = judged(replay=verdict.evidence["replay"])
+    run = judged(replay=Replay.parse(verdict.evidence["replay"]))
     assert (run.status, run.evidence["dims"]) == ("wrong_output", dims)
     with pytest.raises(UnknownShape, match="hidden_1"):
         judge.evaluate(knows, get("alltoall"), TARGET, shapes=["hidden_1"])
