@@ -235,7 +235,7 @@ def _remarks(kind: FindingKind, factor: float | None) -> list[str]:
             "were computed from something that was not"
         ]
     if kind == "scale" and factor is not None:
-        return [f"every element is {factor:.4g} times what it should be"]
+        return [f"every element is {factor:.3g} times what it should be"]
     if kind == "scattered":
         return ["no region stands out: look for a race, or for too many roundings"]
     return []
