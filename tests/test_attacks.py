@@ -43,12 +43,12 @@ def test_the_rules_refuse_what_they_must_and_nothing_else(entry: Entry) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["attack", "honest"])
 def test_the_judge_misses_nothing_and_refuses_nobody(
     kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """One in ten; `make attacks` judges all of them."""
+    """One in three; `make attacks` judges all of them."""
     chosen = [
         entry
         for entry in entries("attack" if kind == "attack" else "honest")
@@ -57,7 +57,7 @@ def test_the_judge_misses_nothing_and_refuses_nobody(
         and not (entry.sort == "pk" and scan(entry.candidate) and not entry.unscanned)
     ]
     cache = tmp_path_factory.getbasetemp() / "attacks"
-    outcomes = judged(chosen[::10], TARGET, cache)
+    outcomes = judged(chosen[::3], TARGET, cache)
     wrong = [f"{o.entry.name}: {o.status}, not {o.entry.status}: {o.said}"
              for o in outcomes if not o.ok]  # fmt: skip
     assert not wrong, "\n".join(wrong)
