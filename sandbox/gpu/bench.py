@@ -106,7 +106,9 @@ class Bench:
                 held.enter_context(candidate.case)
                 incumbent = None
                 if (best := self.incumbent) is not None:
-                    incumbent = held.enter_context(Incumbent(lambda: contender(best)))
+                    incumbent = held.enter_context(
+                        Incumbent(lambda: contender(best), self.pool.suspect)
+                    )
                 timing = _Shape(self, candidate, incumbent, shape, where).time()
         except GroupEnded as ended:
             raise failed("bench", ended, where, shape, world) from ended

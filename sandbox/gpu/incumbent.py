@@ -18,11 +18,12 @@ from sandbox.stages import StageFailed
 class Incumbent:
     """A contender that may fail; a context manager around its case.
 
-    `make` opens the case. Once it has failed, nothing more is asked of it.
+    `make` opens the case. Once it has failed, nothing more is asked of it; if its ranks were
+    stopped, `suspect` is called, for the GPUs to be looked at before the next candidate.
     """
 
-    def __init__(self, make: Callable[[], Contender]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Contender], suspect: Callable[[], None]) -> None:
+        self._make, self._suspect = make, suspect
         self._contender: Contender | None = None
         self._left_out = ""
 
@@ -79,3 +80,4 @@ class Incumbent:
             self._left_out = str(failed.evidence.get("summary", failed.status))
         except GroupEnded as ended:
             self._left_out = f"its ranks ended: {ended}"
+            self._suspect()

@@ -41,8 +41,12 @@ class _Fixed(Contender):
         self.samples_us.append(200.0 + number)
 
 
+def _never() -> None:
+    raise AssertionError("nothing was stopped")
+
+
 def test_the_ratio_says_how_many_times_as_fast_the_candidate_is() -> None:
-    with Incumbent(_Fixed) as incumbent:
+    with Incumbent(_Fixed, _never) as incumbent:
         incumbent.ready()
         for number in range(6):
             incumbent.time(number)
@@ -67,14 +71,15 @@ def test_what_goes_wrong_ends_the_comparison_only(error: Exception, words: str) 
         calls.append(1)
         raise error
 
-    made = _Fixed(fails)
-    with Incumbent(lambda: made) as incumbent:
+    made, suspected = _Fixed(fails), list[int]()
+    with Incumbent(lambda: made, lambda: suspected.append(1)) as incumbent:
         incumbent.ready()
         incumbent.time(0)
         told = incumbent.to_json([100.0])
     assert list(told) == ["left_out"]
     assert words in told["left_out"]
     assert len(calls) == 1, "once it has failed, nothing more is asked of it"
+    assert len(suspected) == isinstance(error, GroupEnded), "GPUs are looked at after a kill only"
     assert isinstance(made.case, _Case)
     assert made.case.left == [StageFailed], "its ranks are told nothing more"
 
@@ -83,7 +88,7 @@ def test_one_that_cannot_be_opened_is_left_out() -> None:
     def refused() -> Contender:
         raise GroupEnded("plan", [Outcome(0, "failed", "no memory")])
 
-    with Incumbent(refused) as incumbent:
+    with Incumbent(refused, lambda: None) as incumbent:
         incumbent.ready()
         incumbent.time(0)
     assert "no memory" in incumbent.to_json([1.0])["left_out"]
@@ -93,5 +98,5 @@ def test_faults_of_the_judge_are_not_hidden() -> None:
     def broken() -> Contender:
         raise RuntimeError("a worker ended")
 
-    with pytest.raises(RuntimeError, match="a worker ended"), Incumbent(broken):
+    with pytest.raises(RuntimeError, match="a worker ended"), Incumbent(broken, _never):
         pass
