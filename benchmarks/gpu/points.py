@@ -159,7 +159,12 @@ def ladders(world: int) -> tuple[Ladder, ...]:
                     (("broadcast_ll", {}, 0, MIDDLE), ("broadcast", {}, 0, LARGE)),
                     1,
                 ),
-                ("reduce", "reduce", (("reduce_to_root", {}, 0, LARGE),), 1),
+                (
+                    "reduce",
+                    "reduce",
+                    (("reduce_ll", {}, 0, MIDDLE), ("reduce_to_root", {}, 0, LARGE)),
+                    1,
+                ),
                 ("gather, by shard", "gather", (("gather", {}, 0, LARGE),), 1),
                 ("scatter, by shard", "scatter", (("scatter", {}, 0, LARGE),), 1),
             )

@@ -56,8 +56,8 @@ class functional final : public machine {
     return 0;
   }
 
-  void read_letter(fiber&, const letter& l, const tile_ref& v, double) override {
-    std::memcpy(v.data, l.data.data(), l.data.size());
+  void read_letters(fiber&, const std::vector<opened>& letters, double) override {
+    for (const opened& l : letters) std::memcpy(l.into.data, l.what->data.data(), l.what->data.size());
   }
 
   void drain(fiber& f, bool reads_only) override {
@@ -65,7 +65,7 @@ class functional final : public machine {
     std::erase_if(f.stores, [](const auto& s) { return s->landed; });
   }
 
-  void post_signal(fiber& f, counters& c, int target, int slot) override {
+  void post_signal(fiber& f, counters& c, int target, int slot, bool) override {
     operation op(operation::signal, rank_of(f));
     op.counter = &c, op.slot = slot, op.launch = f.home->launch;
     op.carried = order::publish(f, c, target, slot);

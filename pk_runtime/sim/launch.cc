@@ -94,17 +94,11 @@ double door_us() {
   return w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
 }
 
-// Every rank's last block tells its peers one after the other, the next rank first and itself last; each telling
-// waits until the one before is known to have arrived.
+// Every rank's last block tells all ranks, after one fence.
 double hears_of_all(int rank) {
   double at = w.ranks[rank].left_at;
   if (!w.ask.timing || w.ask.world == 1) return at;
-  const double first = w.ask.parameter("release_us") + w.ask.parameter("flag_latency_us");
-  const double each = w.ask.parameter("release_us") + w.ask.parameter("peer_latency_us");
-  for (int source = 0; source < w.ask.world; ++source) {
-    const int turn = (rank - source + w.ask.world - 1) % w.ask.world;  // its own is the last
-    at = std::max(at, w.ranks[source].left_at + turn * each + first);
-  }
+  for (const rank_state& source : w.ranks) at = std::max(at, source.left_at + door_us());
   return at;
 }
 

@@ -222,18 +222,32 @@ void deliver(counters& c, int slot, int launch, int from, double at) {
   });
 }
 
-void signal(fiber& f, const signal_ref& s, int rank, int slot) {
-  PK_SIM_NOTE_SITE(f);
-  counters& own = counters_of(rank_of(f), s);
-  check_signal(f, own, "signal", rank, slot);
+void send_signal(fiber& f, const signal_ref& s, int rank, int slot, bool released) {
   ++demand_of(f).signals;
-  w.m->drain(f, false);
-  order::drained(f, false);
-  order::meet(f);
   counters& theirs = counters_of(rank, s);
   theirs.roles |= 1u << int(f.role);
   if (arithmetic()) theirs.sent_at[{f.home->launch, rank_of(f), slot}] = f.at;
-  w.m->post_signal(f, theirs, rank, slot);
+  w.m->post_signal(f, theirs, rank, slot, released);
+}
+
+void all_has_landed(fiber& f) {
+  w.m->drain(f, false);
+  order::drained(f, false);
+  order::meet(f);
+}
+
+void signal(fiber& f, const signal_ref& s, int rank, int slot) {
+  PK_SIM_NOTE_SITE(f);
+  check_signal(f, counters_of(rank_of(f), s), "signal", rank, slot);
+  all_has_landed(f);
+  send_signal(f, s, rank, slot, false);
+}
+
+void signal_all(fiber& f, const signal_ref& s, int slot) {
+  PK_SIM_NOTE_SITE(f);
+  check_signal(f, counters_of(rank_of(f), s), "signal", rank_of(f), slot);
+  all_has_landed(f);
+  for (int i = 1; i <= w.ask.world; ++i) send_signal(f, s, (rank_of(f) + i) % w.ask.world, slot, i > 1);
 }
 
 void wait(fiber& f, const signal_ref& s, int slot, int count) {
@@ -247,13 +261,11 @@ void wait(fiber& f, const signal_ref& s, int slot, int count) {
 void barrier(fiber& f, const signal_ref& s) {
   PK_SIM_NOTE_SITE(f);
   counters& c = counters_of(rank_of(f), s);
-  w.m->drain(f, false);
-  order::drained(f, false);
-  order::meet(f);
+  all_has_landed(f);
   w.m->in_order(f);
   const std::uint64_t arrivals = std::uint64_t(w.ask.world) * blocks_of(f);
   const std::uint64_t target = (c.value[0] / arrivals + 1) * arrivals;
-  for (int r = 0; r < w.ask.world; ++r) w.m->post_signal(f, counters_of(r, s), r, 0);
+  for (int r = 0; r < w.ask.world; ++r) w.m->post_signal(f, counters_of(r, s), r, 0, r > 0);
   wait_for(f, c, 0, target, waiting_for::barrier);
   order::wait(f, c, 0, target);
 }

@@ -76,11 +76,13 @@ class timing final : public machine {
     f.stores.push_back(std::move(s));
   }
 
-  // Whoever polls sees data and flags in the same look at L2.
-  void read_letter(fiber& f, const letter& l, const tile_ref& v, double asked) override {
-    const double bytes = flagged_bytes(v), before = f.now;
+  // Whoever polls sees data and flags of all letters it wants in the same look at L2.
+  void read_letters(fiber& f, const std::vector<opened>& letters, double asked) override {
+    double bytes = 0, arrived = asked;
+    for (const opened& l : letters) bytes += flagged_bytes(l.into), arrived = std::max(arrived, l.what->arrived_at);
+    const double before = f.now;
     double& port = f.home->memory_free;
-    port = std::max({asked, l.arrived_at, port}) + cost_.poll + bytes / cost_.sm_memory;
+    port = std::max(arrived, port) + cost_.poll + bytes / cost_.sm_memory;
     f.now = std::max(port, memory_.pass_l2(rank_of(f), bytes, f.now));
     f.waited[int(waiting_for::mailbox)] += f.now - before;
   }
@@ -100,16 +102,18 @@ class timing final : public machine {
     std::erase_if(f.stores, [&](const auto& s) { return s->known_at <= f.now; });
   }
 
-  // A release waits for what the thread sent before, its last signal to a peer included.
-  void post_signal(fiber& f, counters& c, int target, int slot) override {
-    in_order(f);
-    if (under_way_[std::size_t(rank_of(f))].wait(f)) park(f, waiting_for::store);
-    charge_transfer(f, true, "wait: all this GPU has sent");
-    f.now = std::max(f.now, f.signal_known_at) + cost_.release;
-    charge(f, spent::synchronization, "signal");
-    in_order(f);
+  // A release waits for what the thread sent before, its last signals to peers included.
+  void post_signal(fiber& f, counters& c, int target, int slot, bool released) override {
+    if (!released) {
+      in_order(f);
+      if (under_way_[std::size_t(rank_of(f))].wait(f)) park(f, waiting_for::store);
+      charge_transfer(f, true, "wait: all this GPU has sent");
+      f.now = std::max(f.now, f.signal_known_at) + cost_.release;
+      charge(f, spent::synchronization, "signal");
+      in_order(f);
+    }
     const bool own = target == rank_of(f);
-    f.signal_known_at = f.now + (own ? cost_.l2_latency : cost_.peer_latency);
+    f.signal_known_at = std::max(f.signal_known_at, f.now + (own ? cost_.l2_latency : cost_.peer_latency));
     deliver(c, slot, f.home->launch, rank_of(f), f.now + (own ? cost_.local_flag_latency : cost_.flag_latency));
   }
 

@@ -18,3 +18,4 @@
 #include <pk/common/reduce.h>
 #include <pk/common/copy.h>
 #include <pk/common/direct.h>
+#include <pk/common/mail.h>

@@ -40,6 +40,12 @@ struct mailbox_ref {
   int id = -1, slots = 0, bytes = 0;
 };
 
+// What a worker wants from a slot: from which rank, and the registers it goes to.
+struct mail {
+  int source;
+  tile_ref into;
+};
+
 inline constexpr int max_depth = 16;
 
 // State of one pipeline ring in shared memory. Counters are monotone; slot = counter % depth.
@@ -71,6 +77,7 @@ void ring_release(fiber&, ring_core&);
 void store_async(fiber&, const tensor_ref&, coord, const tile_ref&, bool add);
 void drain_reads(fiber&);
 void signal(fiber&, const signal_ref&, int rank, int slot);
+void signal_all(fiber&, const signal_ref&, int slot);
 void wait(fiber&, const signal_ref&, int slot, int count);
 void barrier(fiber&, const signal_ref&);
 
@@ -79,7 +86,7 @@ double slab_load(fiber&, const tile_ref&, const tensor_ref&, coord);  // when it
 void slab_use(fiber&, double ready_at);
 void slab_store(fiber&, const tensor_ref&, coord, const tile_ref&);
 void post(fiber&, const mailbox_ref&, int rank, int slot, const tile_ref&);
-void take(fiber&, const mailbox_ref&, int source, int slot, const tile_ref&);
+void take(fiber&, const mailbox_ref&, int slot, const std::vector<mail>&);
 
 void mma_issue(fiber&, double flops);
 void mma_reads(fiber&, const tile_ref& a, const tile_ref& b);

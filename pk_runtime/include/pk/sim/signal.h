@@ -23,7 +23,7 @@ void signal(Worker self, const signals& s, int rank, int slot) {
 // signal on every rank, the own one included.
 template <class Worker>
 void signal_all(Worker self, const signals& s, int slot) {
-  for (int i = 1; i <= self.world(); ++i) sim::signal(*self.f, s.ref, (self.rank() + i) % self.world(), slot);
+  sim::signal_all(*self.f, s.ref, slot);
 }
 
 // Returns when this rank's counter `slot` has had `count` signals in this launch. What the signallers

@@ -109,7 +109,9 @@ PK_DEVICE std::uint32_t enter(const launch& run) {
       await_counter({&run, 0, 0, epoch, role::none}, failure_kind::peers_to_enter, -1, lane, &own.entered[lane], wanted);
   }
   __syncthreads();
-  fence_async();  // whoever issues copies: after the acquires above, also to what those copies touch
+  // Whoever issues copies: after the acquires above, also to what those copies touch. Without shared memory there
+  // are none.
+  if constexpr ((!std::is_empty_v<Shared> || ...)) fence_async();
   return this_block().epoch;
 }
 
@@ -120,7 +122,8 @@ PK_DEVICE void leave_block(const worker& self) {
   control& own = *run.controls[run.rank];
   own.epoch[blockIdx.x] = self.epoch + 1;
   if (!run.peers_bound) return;
-  for (int i = 1; i <= run.world; ++i) add_release(&run.controls[(run.rank + i) % run.world]->left[run.rank], 1u);
+  fence_system();
+  for (int i = 1; i <= run.world; ++i) add_relaxed(&run.controls[(run.rank + i) % run.world]->left[run.rank], 1u);
   if (blockIdx.x > 0) return;
   for (int i = 0; i < run.world; ++i)
     await_counter(self, failure_kind::peers_to_leave, -1, i, &own.left[i], (self.epoch + 1) * gridDim.x);

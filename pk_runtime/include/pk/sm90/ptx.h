@@ -98,8 +98,16 @@ PK_DEVICE void add_release(std::uint32_t* at, std::uint32_t value) {
   asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
-PK_DEVICE void add_release(std::uint64_t* at, std::uint64_t value) {
-  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+// Before relaxed additions to several ranks: one fence is for all of them what a release is for one. Releases in a row
+// each wait until the addition before has reached its GPU, a crossing there and back.
+PK_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+PK_DEVICE void add_relaxed(std::uint32_t* at, std::uint32_t value) {
+  asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+PK_DEVICE void add_relaxed(std::uint64_t* at, std::uint64_t value) {
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
 PK_DEVICE std::uint32_t load_acquire(const std::uint32_t* at) {
@@ -142,12 +150,20 @@ PK_DEVICE void store_flagged(void* at, std::uint32_t a, std::uint32_t b, std::ui
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(high | a), "l"(high | b) : "memory");
 }
 
-// False until both words carry the flag.
-PK_DEVICE bool load_flagged(const void* at, std::uint32_t flag, std::uint32_t& a, std::uint32_t& b) {
+// What is there of it now.
+struct flagged {
   std::uint64_t x, y;
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x), "=l"(y) : "l"(at) : "memory");
-  a = std::uint32_t(x), b = std::uint32_t(y);
-  return std::uint32_t(x >> 32) == flag && std::uint32_t(y >> 32) == flag;
+  PK_DEVICE std::uint32_t first() const { return std::uint32_t(x); }
+  PK_DEVICE std::uint32_t second() const { return std::uint32_t(y); }
+  PK_DEVICE bool carries(std::uint32_t flag) const {
+    return std::uint32_t(x >> 32) == flag && std::uint32_t(y >> 32) == flag;
+  }
+};
+
+PK_DEVICE flagged load_flagged(const void* at) {
+  flagged found;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(found.x), "=l"(found.y) : "l"(at) : "memory");
+  return found;
 }
 
 // --- registers ---------------------------------------------------------------------------------------

@@ -160,7 +160,8 @@ PK_DEVICE void finish(const self& self, bool together) {
                : "memory");
   if (before != last) return;
   if (together) {
-    for (int r = 0; r < self.world(); ++r) sm90::add_release(&self.control_of(r).left[self.rank()], 1u);
+    sm90::fence_system();
+    for (int r = 0; r < self.world(); ++r) sm90::add_relaxed(&self.control_of(r).left[self.rank()], 1u);
     for (int r = 0; r < self.world(); ++r)
       await(self, sm90::failure_kind::peers_to_leave, -1, r, &own.left[r], next);
   }

@@ -48,7 +48,16 @@ PK_DEVICE void signal(Worker self, const signals& s, int rank, int slot) {
 // signal on every rank, the own one included.
 template <class Worker>
 PK_DEVICE void signal_all(Worker self, const signals& s, int slot) {
-  for (int i = 1; i <= self.world(); ++i) signal(self, s, (self.rank() + i) % self.world(), slot);
+  self.sync();
+  if (!self.leads()) return;
+  sm90::check_slot(self, s, self.rank(), slot);
+  sm90::bulk_wait();
+  sm90::fence_system();
+  for (int i = 1; i <= self.world(); ++i) {
+    const int rank = (self.rank() + i) % self.world();
+    sm90::add_relaxed(sm90::counter_of(self, s, rank, slot), 1u);
+    PK_MARK(self, sm90::moment::signals, rank);
+  }
 }
 
 // Returns when this rank's counter `slot` has had `count` signals in this launch. What the signallers
@@ -75,8 +84,9 @@ PK_DEVICE void barrier(Worker self, const barrier_state& b) {
     // Read before arriving: without this block's arrival the counter cannot reach the target.
     const std::uint64_t target = (sm90::load_acquire(own) / arrivals + 1) * arrivals;
     sm90::bulk_wait();
+    sm90::fence_system();
     for (int i = 1; i <= self.world(); ++i)
-      sm90::add_release(b.counters[(self.rank() + i) % self.world()], std::uint64_t(1));
+      sm90::add_relaxed(b.counters[(self.rank() + i) % self.world()], std::uint64_t(1));
     sm90::await_counter(self, sm90::failure_kind::barrier, b.id, 0, own, target);
     sm90::fence_async();
   }
