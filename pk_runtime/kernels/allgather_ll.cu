@@ -32,7 +32,11 @@ struct allgather_ll {
       load(self, v, g.x, {row, col});
       for (int i = 1; i < self.world(); ++i) post(self, g.box, (self.rank() + i) % self.world(), t, v);
       store(self, g.y, {self.rank(), row, col}, v);
-      take_each(self, g.box, t, [&](int source, const part& u) { store(self, g.y, {source, row, col}, u); });
+      for (int i = 1; i < self.world(); ++i) {
+        int source = (self.rank() + i) % self.world();
+        take(self, v, g.box, source, t);
+        store(self, g.y, {source, row, col}, v);
+      }
     }
   }
 };

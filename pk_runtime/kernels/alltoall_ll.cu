@@ -29,14 +29,18 @@ struct alltoall_ll {
   PK_ROLE communicator(team self, const args& g, comm_shared&) {
     for (int t : self.tasks(g.tasks())) {
       int row = t / g.across(), col = t % g.across();
-      auto receiver = [&](int i) { return (self.rank() + 1 + i) % self.world(); };  // the own chunk last
-      load_each<part, 4>(
-          self, self.world(), [&](int i) { return place{g.x, coord{receiver(i), row, col}}; },
-          [&](int i, const part& v) {
-            if (receiver(i) == self.rank()) store(self, g.y, {self.rank(), row, col}, v);
-            else post(self, g.box, receiver(i), t, v);
-          });
-      take_each(self, g.box, t, [&](int source, const part& v) { store(self, g.y, {source, row, col}, v); });
+      part v;
+      for (int i = 0; i < self.world(); ++i) {  // the own chunk last
+        int peer = (self.rank() + 1 + i) % self.world();
+        load(self, v, g.x, {peer, row, col});
+        if (peer == self.rank()) store(self, g.y, {peer, row, col}, v);
+        else post(self, g.box, peer, t, v);
+      }
+      for (int i = 1; i < self.world(); ++i) {
+        int source = (self.rank() + i) % self.world();
+        take(self, v, g.box, source, t);
+        store(self, g.y, {source, row, col}, v);
+      }
     }
   }
 };

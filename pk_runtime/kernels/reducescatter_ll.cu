@@ -29,12 +29,14 @@ struct reducescatter_ll {
   PK_ROLE communicator(team self, const args& g, comm_shared&) {
     for (int t : self.tasks(g.tasks())) {
       int row = t / g.across(), col = t % g.across();
-      auto peer = [&](int i) { return (self.rank() + 1 + i) % self.world(); };
-      part own;
+      part own, sent[3];
       load(self, own, g.x, {self.rank(), row, col});
-      load_each<part, 3>(
-          self, self.world() - 1, [&](int i) { return place{g.x, coord{peer(i), row, col}}; },
-          [&](int i, const part& v) { post(self, g.box, peer(i), t, v); });
+      for (int first = 1; first < self.world(); first += 3) {  // three loads are under way at a time
+        for (int i = 0; i < 3; ++i)
+          if (first + i < self.world()) load(self, sent[i], g.x, {(self.rank() + first + i) % self.world(), row, col});
+        for (int i = 0; i < 3; ++i)
+          if (first + i < self.world()) post(self, g.box, (self.rank() + first + i) % self.world(), t, sent[i]);
+      }
       slab_sum<bf16, part::rows, part::cols, warpgroups> sum;
       take_sum(self, sum, g.box, t, own);
       convert(self, own, sum);

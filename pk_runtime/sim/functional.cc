@@ -56,8 +56,8 @@ class functional final : public machine {
     return 0;
   }
 
-  void read_letters(fiber&, const std::vector<opened>& letters, double) override {
-    for (const opened& l : letters) std::memcpy(l.into.data, l.what->data.data(), l.what->data.size());
+  void read_letter(fiber&, const letter& l, const tile_ref& v, double) override {
+    std::memcpy(v.data, l.data.data(), l.data.size());
   }
 
   void drain(fiber& f, bool reads_only) override {

@@ -79,33 +79,22 @@ void post(fiber& f, const mailbox_ref& m, int rank, int slot, const tile_ref& v)
   w.m->store(f, std::move(s));
 }
 
-void take(fiber& f, const mailbox_ref& m, int slot, const std::vector<mail>& wanted) {
+void take(fiber& f, const mailbox_ref& m, int source, int slot, const tile_ref& v) {
   PK_SIM_NOTE_SITE(f);
   box& b = box_of(rank_of(f), m);
-  for (const mail& one : wanted) {
-    check_box(f, b, "take", one.source, slot);
-    use_once(f, b.at(one.source, slot, f.home->launch).taken,
-             printf_string("takes mailbox '%s' slot %d from rank %d", b.name.c_str(), slot, one.source));
-  }
+  check_box(f, b, "take", source, slot);
+  letter& l = b.at(source, slot, f.home->launch);
+  use_once(f, l.taken, printf_string("takes mailbox '%s' slot %d from rank %d", b.name.c_str(), slot, source));
   w.m->in_order(f);
   const double asked = f.now;
-  std::vector<opened> letters;
-  for (const mail& one : wanted) {
-    letter& l = b.at(one.source, slot, f.home->launch);
-    while (l.arrived < f.home->launch) {
-      f.mailbox = &b, f.slot = slot, f.source = one.source;
-      l.waiting = &f;
-      park(f, waiting_for::mailbox);
-    }
-    w.m->observe(f, &l, 0);
-    letters.push_back({&l, one.into, one.source});
+  while (l.arrived < f.home->launch) {
+    f.mailbox = &b, f.slot = slot, f.source = source;
+    l.waiting = &f;
+    park(f, waiting_for::mailbox);
   }
-  if (letters.empty()) return;
-  w.m->read_letters(f, letters, asked);
-  const auto last = std::max_element(letters.begin(), letters.end(), [](const opened& a, const opened& c) {
-    return a.what->arrived_at < c.what->arrived_at;
-  });
-  follow_letter(f, *last->what, last->source != rank_of(f));
+  w.m->observe(f, &l, 0);
+  w.m->read_letter(f, l, v, asked);
+  follow_letter(f, l, source != rank_of(f));
 }
 
 void deliver(letter& l, int launch, const std::vector<unsigned char>& data, double at) {

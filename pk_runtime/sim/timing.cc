@@ -76,13 +76,11 @@ class timing final : public machine {
     f.stores.push_back(std::move(s));
   }
 
-  // Whoever polls sees data and flags of all letters it wants in the same look at L2.
-  void read_letters(fiber& f, const std::vector<opened>& letters, double asked) override {
-    double bytes = 0, arrived = asked;
-    for (const opened& l : letters) bytes += flagged_bytes(l.into), arrived = std::max(arrived, l.what->arrived_at);
-    const double before = f.now;
+  // Whoever polls sees data and flags in the same look at L2.
+  void read_letter(fiber& f, const letter& l, const tile_ref& v, double asked) override {
+    const double bytes = flagged_bytes(v), before = f.now;
     double& port = f.home->memory_free;
-    port = std::max(arrived, port) + cost_.poll + bytes / cost_.sm_memory;
+    port = std::max({asked, l.arrived_at, port}) + cost_.poll + bytes / cost_.sm_memory;
     f.now = std::max(port, memory_.pass_l2(rank_of(f), bytes, f.now));
     f.waited[int(waiting_for::mailbox)] += f.now - before;
   }

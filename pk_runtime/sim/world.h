@@ -107,13 +107,6 @@ struct letter {
   struct fiber* waiting = nullptr;
 };
 
-// A letter and the registers of whoever takes it.
-struct opened {
-  const letter* what;
-  tile_ref into;
-  int source;
-};
-
 // The box that one mailbox has on one rank. Launches use two copies by turns, as scratch memory is used.
 struct box {
   std::string name;
@@ -251,7 +244,7 @@ struct machine {
   virtual void store(fiber&, std::shared_ptr<pending_store>) = 0;
   virtual double load_slab(fiber&, const tile_ref&, const tensor_ref&, coord) = 0;  // when it is complete, or a ticket
   virtual double arrival_of(fiber&, double ready_at) { return ready_at; }  // of a load_slab, which it may wait for
-  virtual void read_letters(fiber&, const std::vector<opened>&, double asked) = 0;  // looked for since `asked`
+  virtual void read_letter(fiber&, const letter&, const tile_ref&, double asked) = 0;  // taken since `asked`
   virtual void drain(fiber&, bool reads_only) = 0;
   virtual void post_signal(fiber&, counters&, int target, int slot, bool released) = 0;  // by the signal before it
   virtual void ready(fiber&, double at) = 0;  // makes a waiting fiber runnable

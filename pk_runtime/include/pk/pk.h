@@ -18,4 +18,3 @@
 #include <pk/common/reduce.h>
 #include <pk/common/copy.h>
 #include <pk/common/direct.h>
-#include <pk/common/mail.h>

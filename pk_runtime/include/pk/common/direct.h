@@ -27,23 +27,6 @@ PK_FN constexpr coord strip_of(coord tile, int k, int strips) {
   return {tile.plane, tile.row * strips + k, tile.col};
 }
 
-// f(i, v) with v the slab at source(i), for i < n; `InFlight` loads are under way at a time.
-template <class Slab, int InFlight, int G, class Source, class F>
-PK_DEVICE void load_each(group<G> self, int n, Source source, F f) {
-  for (int first = 0; first < n; first += InFlight) {
-    Slab v[InFlight];
-    PK_UNROLL
-    for (int i = 0; i < InFlight; ++i) {
-      if (first + i >= n) break;
-      const auto from = source(first + i);
-      load(self, v[i], from.in, from.at);
-    }
-    PK_UNROLL
-    for (int i = 0; i < InFlight; ++i)
-      if (first + i < n) f(first + i, v[i]);
-  }
-}
-
 // target(i) = source for i < n, bit by bit. All places are counted in Tiles.
 template <class Tile, int G, class T, class Target>
 PK_DEVICE void copy(group<G> self, place<T> source, int n, Target target) {
@@ -61,15 +44,19 @@ PK_DEVICE void copy(group<G> self, place<T> source, int n, Target target) {
 // sum = the strips `k` of source(r) over r < n, in that order, in fp32; `InFlight` loads are under way at a time.
 template <int InFlight, class T, int R, int C, int G, class Source>
 PK_DEVICE void add_up(group<G> self, slab_sum<T, R, C, G>& sum, int n, Source source, int k = 0, int strips = 1) {
-  using part = slab<T, R, C, G>;
   zero(sum);
-  load_each<part, InFlight>(
-      self, n,
-      [&](int r) {
-        const auto from = source(r);
-        return place{from.in, strip_of(from.at, k, strips)};
-      },
-      [&](int, const part& v) { accumulate(self, sum, v); });
+  for (int r = 0; r < n; r += InFlight) {
+    slab<T, R, C, G> v[InFlight];
+    PK_UNROLL
+    for (int i = 0; i < InFlight; ++i) {
+      if (r + i >= n) break;
+      const auto from = source(r + i);
+      load(self, v[i], from.in, strip_of(from.at, k, strips));
+    }
+    PK_UNROLL
+    for (int i = 0; i < InFlight; ++i)
+      if (r + i < n) accumulate(self, sum, v[i]);
+  }
 }
 
 // target(i) = the sum of source(r) over r < n, in that order, in fp32, for i < m. One rounding.

@@ -40,12 +40,6 @@ struct mailbox_ref {
   int id = -1, slots = 0, bytes = 0;
 };
 
-// What a worker wants from a slot: from which rank, and the registers it goes to.
-struct mail {
-  int source;
-  tile_ref into;
-};
-
 inline constexpr int max_depth = 16;
 
 // State of one pipeline ring in shared memory. Counters are monotone; slot = counter % depth.
@@ -86,7 +80,7 @@ double slab_load(fiber&, const tile_ref&, const tensor_ref&, coord);  // when it
 void slab_use(fiber&, double ready_at);
 void slab_store(fiber&, const tensor_ref&, coord, const tile_ref&);
 void post(fiber&, const mailbox_ref&, int rank, int slot, const tile_ref&);
-void take(fiber&, const mailbox_ref&, int slot, const std::vector<mail>&);
+void take(fiber&, const mailbox_ref&, int source, int slot, const tile_ref&);
 
 void mma_issue(fiber&, double flops);
 void mma_reads(fiber&, const tile_ref& a, const tile_ref& b);

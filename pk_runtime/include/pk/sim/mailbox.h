@@ -18,16 +18,23 @@ void post(group<G> self, const mailbox<slab<T, R, C, G>>& m, int rank, int slot,
   sim::post(*self.f, m.ref, rank, slot, v.ref());
 }
 
-// v[i] = what source[i], unless that is below 0, posts to this rank's slot in this launch; waits for all of them.
-template <int N, class T, int R, int C, int G>
-void take(group<G> self, slab<T, R, C, G> (&v)[N], const mailbox<slab<T, R, C, G>>& m, const int (&source)[N], int slot) {
-  std::vector<sim::mail> wanted;
-  for (int i = 0; i < N; ++i) {
-    if (source[i] < 0) continue;
-    wanted.push_back({source[i], v[i].ref()});
-    v[i].ready_at = 0;
+// v = what `source` posts to this rank's slot in this launch; waits for it.
+template <class T, int R, int C, int G>
+void take(group<G> self, slab<T, R, C, G>& v, const mailbox<slab<T, R, C, G>>& m, int source, int slot) {
+  sim::take(*self.f, m.ref, source, slot, v.ref());
+  v.ready_at = 0;
+}
+
+// sum = the slabs of all ranks, in rank order: `own` and what the others post to this slot.
+template <class T, int R, int C, int G>
+void take_sum(group<G> self, slab_sum<T, R, C, G>& sum, const mailbox<slab<T, R, C, G>>& m, int slot,
+              const slab<T, R, C, G>& own) {
+  zero(sum);
+  for (int r = 0; r < self.world(); ++r) {
+    slab<T, R, C, G> v = own;
+    if (r != self.rank()) take(self, v, m, r, slot);
+    accumulate(self, sum, v);
   }
-  sim::take(*self.f, m.ref, slot, wanted);
 }
 
 }  // namespace pk

@@ -123,7 +123,7 @@ PK_DEVICE void leave_block(const worker& self) {
   own.epoch[blockIdx.x] = self.epoch + 1;
   if (!run.peers_bound) return;
   fence_system();
-  for (int i = 1; i <= run.world; ++i) add_relaxed(&run.controls[(run.rank + i) % run.world]->left[run.rank], 1u);
+  for (int r = 0; r < run.world; ++r) add_relaxed(&run.controls[r]->left[run.rank], 1u);
   if (blockIdx.x > 0) return;
   for (int i = 0; i < run.world; ++i)
     await_counter(self, failure_kind::peers_to_leave, -1, i, &own.left[i], (self.epoch + 1) * gridDim.x);

@@ -32,33 +32,17 @@ PK_DEVICE void check_box(const worker& self, const mailbox<Slab>& m, int rank, i
   stop(self, failure_kind::out_of_range, [&](failure& f) { f.object = m.id, f.slot = slot, f.plane = rank; });
 }
 
-// All of this thread's words of a slot from every source, asked for at once; the first source of which a word does not
-// carry this launch's number, or -1. Sources below 0 are none.
-template <int N, class T, int R, int C, int G>
-PK_DEVICE int look(group<G> self, slab<T, R, C, G> (&v)[N], const mailbox<slab<T, R, C, G>>& m, int slot,
-                   const int (&source)[N]) {
-  constexpr int pieces = slab<T, R, C, G>::pieces;
-  flagged words[N][pieces][2];
-  PK_UNROLL
-  for (int n = 0; n < N; ++n) {
-    if (source[n] < 0) continue;
-    PK_UNROLL
-    for (int i = 0; i < 2 * pieces; ++i)
-      words[n][i / 2][i % 2] = load_flagged(half_piece(self, m, self.rank(), source[n], slot, self.thread(), i / 2, i % 2));
-  }
+// All of this thread's words of a slot, asked for at once; whether each carries this launch's number.
+template <class T, int R, int C, int G>
+PK_DEVICE bool look(group<G> self, slab<T, R, C, G>& v, const mailbox<slab<T, R, C, G>>& m, int source, int slot) {
   const std::uint32_t flag = self.epoch + 1;
-  int missing = -1;
+  bool here = true;
   PK_UNROLL
-  for (int n = N - 1; n >= 0; --n) {
-    if (source[n] < 0) continue;
-    PK_UNROLL
-    for (int i = 0; i < pieces; ++i) {
-      const flagged &low = words[n][i][0], &high = words[n][i][1];
-      if (!low.carries(flag) || !high.carries(flag)) missing = source[n];
-      v[n].data[i] = {low.first(), low.second(), high.first(), high.second()};
-    }
+  for (int i = 0; i < v.pieces; ++i) {
+    here &= load_flagged(half_piece(self, m, self.rank(), source, slot, self.thread(), i, 0), flag, v.data[i].x, v.data[i].y);
+    here &= load_flagged(half_piece(self, m, self.rank(), source, slot, self.thread(), i, 1), flag, v.data[i].z, v.data[i].w);
   }
-  return missing;
+  return here;
 }
 
 }  // namespace sm90
@@ -75,25 +59,34 @@ PK_DEVICE void post(group<G> self, const mailbox<slab<T, R, C, G>>& m, int rank,
   }
 }
 
-// v[i] = what source[i], unless that is below 0, posts to this rank's slot in this launch; waits for all of them.
-template <int N, class T, int R, int C, int G>
-PK_DEVICE void take(group<G> self, slab<T, R, C, G> (&v)[N], const mailbox<slab<T, R, C, G>>& m, const int (&source)[N],
-                    int slot) {
-  PK_UNROLL
-  for (int i = 0; i < N; ++i)
-    if (source[i] >= 0) sm90::check_box(self, m, source[i], slot);
-  if (sm90::look(self, v, m, slot, source) < 0) return;
+// v = what `source` posts to this rank's slot in this launch; waits for it.
+template <class T, int R, int C, int G>
+PK_DEVICE void take(group<G> self, slab<T, R, C, G>& v, const mailbox<slab<T, R, C, G>>& m, int source, int slot) {
+  sm90::check_box(self, m, source, slot);
+  if (sm90::look(self, v, m, source, slot)) return;
   PK_MARK(self, sm90::moment::wait_begins, sm90::failure_kind::mailbox);
   const std::uint64_t start = sm90::global_time();
-  for (int missing; (missing = sm90::look(self, v, m, slot, source)) >= 0;) {
+  while (!sm90::look(self, v, m, source, slot)) {
     const std::uint64_t waited = sm90::global_time() - start;
     if (waited > self.run->timeout_ns)
       sm90::stop(self, sm90::failure_kind::mailbox, [&](sm90::failure& f) {
-        f.object = m.id, f.slot = slot, f.plane = missing, f.waited_ns = waited;
+        f.object = m.id, f.slot = slot, f.plane = source, f.waited_ns = waited;
         f.seen = self.epoch, f.wanted = self.epoch + 1;
       });
   }
   PK_MARK(self, sm90::moment::wait_ends, sm90::failure_kind::mailbox);
+}
+
+// sum = the slabs of all ranks, in rank order: `own` and what the others post to this slot.
+template <class T, int R, int C, int G>
+PK_DEVICE void take_sum(group<G> self, slab_sum<T, R, C, G>& sum, const mailbox<slab<T, R, C, G>>& m, int slot,
+                        const slab<T, R, C, G>& own) {
+  zero(sum);
+  for (int r = 0; r < self.world(); ++r) {
+    slab<T, R, C, G> v = own;
+    if (r != self.rank()) take(self, v, m, r, slot);
+    accumulate(self, sum, v);
+  }
 }
 
 }  // namespace pk

@@ -150,20 +150,12 @@ PK_DEVICE void store_flagged(void* at, std::uint32_t a, std::uint32_t b, std::ui
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(high | a), "l"(high | b) : "memory");
 }
 
-// What is there of it now.
-struct flagged {
+// False until both words carry the flag.
+PK_DEVICE bool load_flagged(const void* at, std::uint32_t flag, std::uint32_t& a, std::uint32_t& b) {
   std::uint64_t x, y;
-  PK_DEVICE std::uint32_t first() const { return std::uint32_t(x); }
-  PK_DEVICE std::uint32_t second() const { return std::uint32_t(y); }
-  PK_DEVICE bool carries(std::uint32_t flag) const {
-    return std::uint32_t(x >> 32) == flag && std::uint32_t(y >> 32) == flag;
-  }
-};
-
-PK_DEVICE flagged load_flagged(const void* at) {
-  flagged found;
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(found.x), "=l"(found.y) : "l"(at) : "memory");
-  return found;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x), "=l"(y) : "l"(at) : "memory");
+  a = std::uint32_t(x), b = std::uint32_t(y);
+  return std::uint32_t(x >> 32) == flag && std::uint32_t(y >> 32) == flag;
 }
 
 // --- registers ---------------------------------------------------------------------------------------

@@ -53,8 +53,7 @@ PK_DEVICE void signal_all(Worker self, const signals& s, int slot) {
   sm90::check_slot(self, s, self.rank(), slot);
   sm90::bulk_wait();
   sm90::fence_system();
-  for (int i = 1; i <= self.world(); ++i) {
-    const int rank = (self.rank() + i) % self.world();
+  for (int rank = 0; rank < self.world(); ++rank) {
     sm90::add_relaxed(sm90::counter_of(self, s, rank, slot), 1u);
     PK_MARK(self, sm90::moment::signals, rank);
   }
@@ -85,8 +84,7 @@ PK_DEVICE void barrier(Worker self, const barrier_state& b) {
     const std::uint64_t target = (sm90::load_acquire(own) / arrivals + 1) * arrivals;
     sm90::bulk_wait();
     sm90::fence_system();
-    for (int i = 1; i <= self.world(); ++i)
-      sm90::add_relaxed(b.counters[(self.rank() + i) % self.world()], std::uint64_t(1));
+    for (int r = 0; r < self.world(); ++r) sm90::add_relaxed(b.counters[r], std::uint64_t(1));
     sm90::await_counter(self, sm90::failure_kind::barrier, b.id, 0, own, target);
     sm90::fence_async();
   }
