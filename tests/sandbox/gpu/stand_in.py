@@ -86,7 +86,9 @@ class StandIn:
             return []
         if self._does == "die in a replay" and times > 1:
             os._exit(3)
-        slower = 3 if self._does == "slower" or (self._does == "rest" and how["clear"]) else 1
+        slower = 3 if self._does == "slower" else 1
+        if self._does == "rest" and how["clear"]:
+            slower = 20
         time.sleep(slower * LAUNCH_S * len(sets) * times)
         if self._does == "late work" and not meet and os.fork() == 0:
             for _ in range(200):
