@@ -199,8 +199,9 @@ class _Shape:
     def _cleared(self) -> float:
         """What a launch takes that finds none of its results; StageFailed if that is far more."""
         us = clock.spread(self._candidate.samples_us).median_us
-        cleared_us = self._candidate.cleared_us()
-        if cleared_us > _MORE_CLEARED * us + _MORE_CLEARED_US:
+        limit_us = _MORE_CLEARED * us + _MORE_CLEARED_US
+        cleared_us = self._candidate.cleared_us(limit_us)
+        if cleared_us > limit_us:
             summary = (
                 f"A launch takes {cleared_us:.1f} us when its outputs are cleared before it, and "
                 f"{us:.1f} us when results of an earlier one are still there: the kernel leaves "

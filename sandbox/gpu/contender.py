@@ -17,7 +17,7 @@ RUN_S = 30.0
 _WARM_S = 0.2
 _QUIET_S = 5e-3
 _TRIES = 3
-_CLEARED_ROUNDS = 3
+_CLEARED_ROUNDS = 6
 
 
 class Contender:
@@ -59,10 +59,11 @@ class Contender:
         if quiet:
             self._must_be_quiet(self._replay(self._graph, replays))
 
-    def cleared_us(self) -> float:
+    def cleared_us(self, limit_us: float) -> float:
         """Microseconds of a launch into outputs cleared just before it, without the clearing.
 
-        The least of a few rounds, for both take a little longer now and then.
+        The least of several rounds, until one is within the limit: noise alone does not exceed it
+        every time.
         """
         launched, cleared = (self._capture(self.size.order(), clear=True, launch=launch)
                              for launch in (True, False))  # fmt: skip
@@ -74,6 +75,8 @@ class Contender:
             self._must_be_right("with outputs cleared before every launch", "race")
             alone = self._replay(cleared, self.size.replays)
             found.append((with_launches - alone) / self.size.launches * 1e6)
+            if found[-1] <= limit_us:
+                break
         return min(found)
 
     def latencies(self, order: Sequence[int], replays: int) -> list[list[dict[str, Any]]]:

@@ -38,7 +38,7 @@ def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> N
     low, high = timing.detail["speedup_interval"]
     assert 0 < low <= high
     assert timing.detail["sets"] == 3
-    assert 0 < timing.detail["cleared_us"] < 2 * timing.candidate_us
+    assert timing.detail["cleared_us"] < 1.25 * timing.candidate_us + 3.0
     assert timing.detail["nvlink"] == {"counted": False, "why": "the driver does not tell"}
     assert "incumbent" not in timing.detail
     assert timing.detail["launches"] % 3 == 0
