@@ -1,11 +1,13 @@
 """Judges every cheating and every honest candidate of the suite and counts what is caught.
 
     python3 -m benchmarks.attacks [--target sim:h200x4] [--kind attack|honest]
-        [--sort pk|cuda|triton|problem] [--only TEXT] [--jobs 2] [--json OUT] [--markdown OUT]
+        [--sort pk|cuda|triton|problem] [--only TEXT] [--for-a-gpu] [--jobs 2] [--json OUT]
+        [--markdown OUT]
 
 Every attack must get the status that its header names, for the reason that it names; every honest
-candidate must be `correct`. On `sim:` targets `cuda` and `triton` candidates are judged as far as a
-CPU goes, by their text; on a node with GPUs, `--target cuda:h200x4` runs them. Exit code 1 if
+candidate must be `correct`. On `sim:` targets `cuda` candidates are judged as far as a CPU goes, by
+their text; on a node with GPUs, `--target cuda:h200x4` runs them, and `--for-a-gpu` those alone
+that nothing else can judge. `triton` candidates are judged by their text everywhere. Exit code 1 if
 anything is missed or an honest candidate is refused.
 """
 
@@ -71,12 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--sort", choices=SORTS)
     parser.add_argument("--only", help="names that contain this")
+    parser.add_argument("--for-a-gpu", action="store_true", help="what only GPUs can judge")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     options = parser.parse_args(argv)
-    chosen = [e for e in entries(options.kind, options.sort) if (options.only or "") in e.name]
+    chosen = [
+        entry
+        for entry in entries(options.kind, options.sort)
+        if (options.only or "") in entry.name and (entry.for_a_gpu or not options.for_a_gpu)
+    ]
     started = time.monotonic()
     outcomes = judged(chosen, options.target, options.cache, options.jobs)
     print(markdown(outcomes))

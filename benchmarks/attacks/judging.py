@@ -69,11 +69,12 @@ def judge_at(cache: Path) -> Judge:
 
 
 def examine(judge: Judge, entry: Entry, target: Target) -> Outcome:
-    """Judges one entry on a target; on `sim:` targets cuda and triton are only scanned."""
+    """Judges one entry on a target. Triton, which the judge does not run, is only scanned, and raw
+    CUDA on `sim:` targets too."""
     started = time.monotonic()
     if entry.sort == "problem":
         status, said = _problem(judge, entry)
-    elif entry.sort != "pk" and target.backend == "sim":
+    elif entry.sort == "triton" or (entry.sort == "cuda" and target.backend == "sim"):
         status, said = _scanned(entry)
     else:
         status, said = _candidate(judge, entry, target)

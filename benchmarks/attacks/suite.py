@@ -78,6 +78,11 @@ class Entry:
         return () if self.unscanned else self.evidence
 
     @property
+    def for_a_gpu(self) -> bool:
+        """Whether nothing but a run on GPUs can tell: raw CUDA whose text is in order."""
+        return self.sort == "cuda" and self.text is None
+
+    @property
     def candidate(self) -> Candidate:
         """The candidate; not for problem files."""
         language = cast(Language, self.sort)

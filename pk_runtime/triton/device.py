@@ -43,6 +43,10 @@ MAX_RANKS = tl.constexpr(32)
 REPORT_ROWS = tl.constexpr(63)
 REPORT_COLUMNS = tl.constexpr(6)
 
+# Defaults of atomics. Triton up to 3.6 does not compile a call that leaves a plain text to default.
+ACQ_REL = tl.constexpr("acq_rel")
+SYSTEM = tl.constexpr("sys")
+
 if INTERPRETED:
 
     def pause() -> None:
@@ -160,7 +164,7 @@ def _after(sem: tl.constexpr):
 @triton.jit
 def atomic_add(
     ptr, value, bases, from_rank, to_rank,
-    mask=None, sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    mask=None, sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """Adds `value` at `ptr` in the heap of `to_rank`, and returns what was there. `sem` is one of
     "relaxed", "acquire", "release", "acq_rel"; so too for the seven functions that follow. On a CPU
@@ -176,7 +180,7 @@ def atomic_add(
 @triton.jit
 def atomic_xchg(
     ptr, value, bases, from_rank, to_rank,
-    mask=None, sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    mask=None, sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """Replaces what is at `ptr` in the heap of `to_rank` by `value`, and returns what was there."""
     _atomic_between_processes(ptr)
@@ -190,7 +194,7 @@ def atomic_xchg(
 @triton.jit
 def atomic_and(
     ptr, value, bases, from_rank, to_rank,
-    mask=None, sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    mask=None, sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """Bitwise and of integers at `ptr` in the heap of `to_rank`; returns what was there."""
     _atomic_between_processes(ptr)
@@ -204,7 +208,7 @@ def atomic_and(
 @triton.jit
 def atomic_or(
     ptr, value, bases, from_rank, to_rank,
-    mask=None, sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    mask=None, sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """Bitwise or of integers at `ptr` in the heap of `to_rank`; returns what was there."""
     _atomic_between_processes(ptr)
@@ -218,7 +222,7 @@ def atomic_or(
 @triton.jit
 def atomic_xor(
     ptr, value, bases, from_rank, to_rank,
-    mask=None, sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    mask=None, sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """Bitwise exclusive or of integers at `ptr` in the heap of `to_rank`; returns the old value."""
     _atomic_between_processes(ptr)
@@ -232,7 +236,7 @@ def atomic_xor(
 @triton.jit
 def atomic_min(
     ptr, value, bases, from_rank, to_rank,
-    mask=None, sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    mask=None, sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """The smaller of `value` and what is at `ptr` in the heap of `to_rank` stays there; returns
     what was there."""
@@ -247,7 +251,7 @@ def atomic_min(
 @triton.jit
 def atomic_max(
     ptr, value, bases, from_rank, to_rank,
-    mask=None, sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    mask=None, sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """The larger of `value` and what is at `ptr` in the heap of `to_rank` stays there; returns what
     was there."""
@@ -262,7 +266,7 @@ def atomic_max(
 @triton.jit
 def atomic_cas(
     ptr, expected, value, bases, from_rank, to_rank,
-    sem: tl.constexpr = "acq_rel", scope: tl.constexpr = "sys",
+    sem: tl.constexpr = ACQ_REL, scope: tl.constexpr = SYSTEM,
 ):  # fmt: skip
     """Replaces what is at `ptr` in the heap of `to_rank` by `value` if it equals `expected`, and
     returns what was there. Triton has no masked form."""

@@ -38,7 +38,7 @@ PROTOCOL = (
     "rounds in the order candidate, incumbent if there is one, baseline, then back (ABBA), "
     "confidence interval of the ratios by bootstrap over rounds; latency: all ranks meet on the "
     "device before every launch, maximum over ranks, median over launches; outputs poisoned before "
-    "and compared after every round"
+    "and compared after every round; launches into outputs cleared before each may take no longer"
 )
 BASELINE = "PyTorch + NCCL (multicast off), measured in the same run, in a CUDA graph"
 EAGER_BASELINE = "PyTorch + NCCL (multicast off), measured in the same run, eager: {why}"
@@ -47,6 +47,9 @@ _EAGER_ROUNDS = 3
 _LATENCY_LAUNCHES, _LATENCY_REPLAYS = 56, 2
 _LEAST_LATENCY_LAUNCHES = 4
 _SLACK = 0.999
+# How much longer a launch may take when its outputs were cleared just before it: the factor, and
+# what nodes of a graph cost that follow nodes of another kind.
+_MORE_CLEARED, _MORE_CLEARED_US = 1.25, 3.0
 _BASELINE_GRAPH = 48
 _MEMORY_BYTES = 8 << 30
 
@@ -145,8 +148,9 @@ class _Shape:
         quiet_round = secrets.randbelow(ROUNDS)
         for number in range(ROUNDS):
             self._round(number, kinds, quiet=number == quiet_round)
+        cleared_us = self._cleared()
         latency = self._latencies()
-        return self._timing(kinds, latency, clocks)
+        return self._timing(kinds, latency, cleared_us, clocks)
 
     def _ready_baseline(self) -> dict[Kind, Size]:
         """Readies the baseline; the kinds there are, with their sizes."""
@@ -192,6 +196,20 @@ class _Shape:
                 once, twice = run(chosen.replays), run(2 * chosen.replays)
             samples.append(clock.per_launch_us(once, twice, chosen.launches))
 
+    def _cleared(self) -> float:
+        """What a launch takes that finds none of its results; StageFailed if that is far more."""
+        us = clock.spread(self._candidate.samples_us).median_us
+        limit_us = _MORE_CLEARED * us + _MORE_CLEARED_US
+        cleared_us = self._candidate.cleared_us(limit_us)
+        if cleared_us > limit_us:
+            summary = (
+                f"A launch takes {cleared_us:.1f} us when its outputs are cleared before it, and "
+                f"{us:.1f} us when results of an earlier one are still there: the kernel leaves "
+                f"out work that it finds done ({self._where})."
+            )
+            raise StageFailed("bench", "rejected", {"summary": summary, "shape": self._shape.name})
+        return cleared_us
+
     def _latencies(self) -> dict[str, Any]:
         """Latencies of candidate and baselines; what is not believable is left out, and said."""
         # A captured call of the baseline keeps its outputs until the graph is gone.
@@ -227,6 +245,7 @@ class _Shape:
         self,
         kinds: dict[Kind, Size],
         latency: dict[str, Any],
+        cleared_us: float,
         clocks: list[dict[str, Any]],
     ) -> Timing:
         shape, sheet = self._shape, self._bench.sheet
@@ -261,6 +280,7 @@ class _Shape:
                     self._baseline.compared, self._candidate.samples_us
                 ),
                 "latency": latency,
+                "cleared_us": round(cleared_us, 3),
                 **self._beside(),
                 "nvlink": carried,
                 "sets": self._candidate.size.sets,

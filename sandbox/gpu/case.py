@@ -90,6 +90,14 @@ class Case:
                 self.block.bytes[place.offset : place.offset + place.nbytes].fill_(POISON)
         self.synchronize()
 
+    def withhold(self, number: int, keeper: int) -> None:
+        """Moves the inputs of a set to the place of another's, and leaves poison in their own."""
+        for name in self.problem.input_names:
+            self._views[keeper][name].copy_(self.inputs[number][name])
+            place = self.arena.sets[number][name]
+            self.block.bytes[place.offset : place.offset + place.nbytes].fill_(POISON)
+        self.synchronize()
+
     def poisoned(self) -> bool:
         """Whether every output is still as `poison` left it."""
         return all(

@@ -1,4 +1,4 @@
-"""The check stage on GPUs: alone, in bursts, with late ranks; every output is compared.
+"""The check stage on GPUs: alone, in bursts, with late ranks, with late inputs; all is compared.
 
 A candidate that is right when each launch runs alone and wrong otherwise has a race; one that is
 wrong alone computes something else.
@@ -88,8 +88,8 @@ class Check:
         differ = [e["shape"] for e in done if e["same_bits_every_time"] is False]
         note = f" The bits differ from run to run at {', '.join(differ)}." if differ else ""
         return {
-            "summary": f"Right at {shapes} on {worlds} GPUs: {launches} launches alone, in bursts "
-            f"and with late ranks, every output compared.{note}",
+            "summary": f"Right at {shapes} on {worlds} GPUs: {launches} launches alone, in bursts, "
+            f"with late ranks and with late inputs, every output compared.{note}",
             "checks": done,
         }
 
@@ -140,6 +140,10 @@ class Check:
             later = case.attempt(f"in a burst, {name}", range(sets), delays)
             same = same and not later.differs
             launches += sets
+        for rank in range(world):
+            later = case.late_inputs(rank)
+            same = same and not later.differs
+            launches += 1
         return {"shape": ranks.shape.name, "world_size": world, "dims": dict(ranks.shape.dims),
                 "launches": launches, "scales": told(ranks.scales), "blocks": ranks.blocks,
                 "errors": found.errors, "same_bits_every_time": same}  # fmt: skip
@@ -160,10 +164,16 @@ class _Case:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.ranks.__exit__(kind, *rest)
 
-    def run(self, how: str, sets: Sequence[int], delays: Sequence[Sequence[float]] = ()) -> None:
+    def run(
+        self,
+        how: str,
+        sets: Sequence[int],
+        delays: Sequence[Sequence[float]] = (),
+        sources: Sequence[int] = (),
+    ) -> None:
         """Launches sets; StageFailed if a rank does not come to its end."""
         try:
-            self.ranks.launch(sets, delays)
+            self.ranks.launch(sets, delays, sources)
         except GroupEnded as ended:
             where = f"{self.where}, {how}"
             raise failed("check", ended, where, self.ranks.shape, self.ranks.world) from ended
@@ -175,6 +185,19 @@ class _Case:
         self.ranks.poison()
         self.run(how, sets, delays)
         return self.judge(how, sets)
+
+    def late_inputs(self, late: int) -> Found:
+        """One launch whose inputs come late on one rank; its outputs are cleared as late.
+
+        An operator runs behind what makes its inputs and uses the memory of its outputs. So before
+        all ranks are in a launch nobody may read a peer's inputs or write its outputs.
+        """
+        how = f"with inputs that reach rank {late} late"
+        delays = [[_LATE_US if rank == late else 0.0] for rank in range(self.ranks.world)]
+        self.ranks.poison()
+        self.ranks.withhold(0, keeper=1)
+        self.run(how, [0], delays, sources=[1])
+        return self.judge(how, [0])
 
     def judge(self, how: str, sets: Sequence[int], *, alone: bool = False) -> Found:
         """What came out; StageFailed if anything is wrong."""

@@ -9,9 +9,17 @@ from typing import Any
 
 from pk_runtime.gpu.binding import Binding, Launch, LaunchError, Needed, TensorView
 from pk_runtime.gpu.cuda_api import DriverError
-from pk_runtime.gpu.driver import Event, Graph, Stream, driver, forget_persisting_l2
+from pk_runtime.gpu.driver import (
+    Event,
+    Graph,
+    Stream,
+    copy,
+    driver,
+    fill,
+    forget_persisting_l2,
+)
 from pk_runtime.gpu.memory import Allocation
-from sandbox.gpu.arena import DTYPES, Arena
+from sandbox.gpu.arena import DTYPES, POISON, Arena
 from sandbox.gpu.device import Helpers
 from sandbox.gpu.serve import Refused, close_files, number, text
 
@@ -136,17 +144,24 @@ class GpuEngine:
         with self._blamed():
             binding.blocks = blocks
 
-    def launch(self, case: str, sets: Sequence[int], delays_us: Sequence[float]) -> None:
+    def launch(
+        self, case: str, sets: Sequence[int], delays_us: Sequence[float], sources: Sequence[int]
+    ) -> None:
         """Queues delays and launches, then waits for all of them."""
         known = self._case(case)
         with self._blamed(known):
-            for chosen, delay_us in zip(sets, delays_us, strict=True):
+            for index, (chosen, delay_us) in enumerate(zip(sets, delays_us, strict=True)):
                 if delay_us > 0:
                     self._helpers.delay(self._stream.handle, int(delay_us * 1e3))
+                if sources:
+                    self._bring(known, chosen, sources[index])
+                    self._clear(known, chosen)
                 known.launches[chosen].launch(self._stream.handle)
             self._wait()
 
-    def capture(self, case: str, graph: str, sets: Sequence[int], meet: bool) -> None:
+    def capture(
+        self, case: str, graph: str, sets: Sequence[int], *, meet: bool, clear: bool, launch: bool
+    ) -> None:
         """Captures the launches into a graph."""
         known = self._case(case)
         with self._blamed(known):
@@ -158,7 +173,10 @@ class GpuEngine:
                     if meet:
                         self._meet(known.world)
                         starts[index].record(self._stream, external=True)
-                    known.launches[chosen].launch(self._stream.handle)
+                    if clear:
+                        self._clear(known, chosen)
+                    if launch:
+                        known.launches[chosen].launch(self._stream.handle)
                     if meet:
                         ends[index].record(self._stream, external=True)
 
@@ -199,6 +217,22 @@ class GpuEngine:
         if known is None:
             raise Refused(f"there is no case {case!r}")
         return known
+
+    def _bring(self, case: _Case, chosen: int, source: int) -> None:
+        """Copies this rank's inputs of a set from another one, in order of the stream."""
+        own, sets = case.memory[self._rank].address, case.arena.sets
+        for name, place in sets[chosen].items():
+            if name not in case.outputs:
+                copy(
+                    own + place.offset, own + sets[source][name].offset, place.nbytes, self._stream
+                )
+
+    def _clear(self, case: _Case, chosen: int) -> None:
+        """Poisons this rank's outputs of a set, in order of the stream."""
+        own = case.memory[self._rank].address
+        for name in case.outputs:
+            place = case.arena.sets[chosen][name]
+            fill(own + place.offset, POISON * 0x01010101, place.nbytes, self._stream)
 
     def _close_graph(self, known: _Graph) -> None:
         known.graph.close()

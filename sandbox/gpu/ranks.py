@@ -77,11 +77,20 @@ class RanksCase:
         named = {"case": self.key, **fields}
         return self._runners.ask(command, named, world=self.world, timeout_s=timeout_s)
 
-    def launch(self, sets: Sequence[int], delays_us: Sequence[Sequence[float]] = ()) -> None:
-        """Launches the sets in order; `delays_us[rank]` are delays on the device before each."""
+    def launch(
+        self,
+        sets: Sequence[int],
+        delays_us: Sequence[Sequence[float]] = (),
+        sources: Sequence[int] = (),
+    ) -> None:
+        """Launches the sets in order; `delays_us[rank]` are delays on the device before each.
+
+        With `sources` each rank's inputs come from those sets after the delay: see `withhold`.
+        """
         total_s = max((sum(rank) for rank in delays_us), default=0.0) * 1e-6
         bodies: list[dict[str, Any]] = [
-            {"case": self.key, "sets": list(sets)} for _ in range(self.world)
+            {"case": self.key, "sets": list(sets), "sources": list(sources)}
+            for _ in range(self.world)
         ]
         for body, delays in zip(bodies, delays_us, strict=bool(delays_us)):
             body["delays_us"] = list(delays)
@@ -90,6 +99,10 @@ class RanksCase:
     def poison(self) -> None:
         """Restores inputs and poisons outputs of every set, on every rank."""
         self.tell_workers("poison")
+
+    def withhold(self, number: int, keeper: int) -> None:
+        """Leaves poison in the inputs of a set on every rank; set `keeper` has them until then."""
+        self.tell_workers("withhold", {"set": number, "keeper": keeper})
 
     def verify(self, sets: Sequence[int], *, remember: bool = False) -> "Found":
         """What came out of the sets, on every rank."""

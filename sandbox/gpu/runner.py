@@ -42,12 +42,21 @@ class Engine(Protocol):
         """Sets the number of blocks that all ranks agreed on."""
         ...
 
-    def launch(self, case: str, sets: Sequence[int], delays_us: Sequence[float]) -> None:
-        """Launches the sets in order, each after its delay on the device, and waits for all."""
+    def launch(
+        self, case: str, sets: Sequence[int], delays_us: Sequence[float], sources: Sequence[int]
+    ) -> None:
+        """Launches the sets in order, each after its delay on the device, and waits for all.
+
+        Where there are `sources`, this rank's inputs are copied from those sets, and its outputs
+        cleared, between delay and launch.
+        """
         ...
 
-    def capture(self, case: str, graph: str, sets: Sequence[int], meet: bool) -> None:
-        """Captures the launches; `meet`: each after a meeting of all ranks, between two events."""
+    def capture(
+        self, case: str, graph: str, sets: Sequence[int], *, meet: bool, clear: bool, launch: bool
+    ) -> None:
+        """Captures the launches; `meet`: each after a meeting of all ranks, between two events;
+        `clear`: each after its outputs were cleared; without `launch` that alone."""
         ...
 
     def replay(self, graph: str, times: int) -> list[float]:
@@ -104,15 +113,16 @@ class Runner:
     def _do_launch(self, body: Mapping[str, Any], _files: tuple[int, ...]) -> dict[str, Any]:
         sets = numbers(body, "sets")
         delays = [float(delay) for delay in body.get("delays_us") or [0.0] * len(sets)]
-        if len(delays) != len(sets):
-            raise Refused(f"{len(sets)} launches need as many delays, not {len(delays)}")
-        self._engine.launch(text(body, "case"), sets, delays)
+        sources = numbers(body, "sources") if "sources" in body else []
+        if len(delays) != len(sets) or len(sources) not in (0, len(sets)):
+            raise Refused(f"{len(sets)} launches need as many delays and sources, or none")
+        self._engine.launch(text(body, "case"), sets, delays, sources)
         return {}
 
     def _do_capture(self, body: Mapping[str, Any], _files: tuple[int, ...]) -> dict[str, Any]:
-        meet = body.get("meet") is True
+        flags = {name: body.get(name) is True for name in ("meet", "clear", "launch")}
         graph = text(body, "graph")
-        self._engine.capture(text(body, "case"), graph, numbers(body, "sets"), meet)
+        self._engine.capture(text(body, "case"), graph, numbers(body, "sets"), **flags)
         return {}
 
     def _do_replay(self, body: Mapping[str, Any], _files: tuple[int, ...]) -> dict[str, Any]:

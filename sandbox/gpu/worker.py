@@ -143,6 +143,10 @@ class Worker:
         self._case(body).poison()
         return {}
 
+    def _do_withhold(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self._case(body).withhold(number(body, "set", 0, 255), number(body, "keeper", 0, 255))
+        return {}
+
     def _do_poisoned(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"poisoned": self._case(body).poisoned()}
 

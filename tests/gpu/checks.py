@@ -1,5 +1,6 @@
 """Checks of one kernel on several GPUs, run in a child process (tasks.py)."""
 
+import ctypes as c
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ import torch
 
 from pk_runtime.execution import LocalExecutor
 from pk_runtime.gpu.binding import RefusedError
+from pk_runtime.gpu.cuda_api import query
+from pk_runtime.gpu.driver import driver, forget_persisting_l2
 from pk_runtime.gpu.one_process import DeviceError, OneProcess
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import Simulator, TensorSpec
@@ -27,6 +30,7 @@ from tests.gpu.tasks import Events
 
 TIMEOUT_S = 3.0
 SIMULATED_S = 60.0
+PERSISTING_L2 = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 THREADS = 8  # of torch on the CPU: other children get ready at the same time
 
 
@@ -295,4 +299,27 @@ def defective(library: str, launches: int, world: int) -> Events:
         yield {"event": "report", "text": said_of(kernel, error)}
 
 
-TASKS: dict[str, Any] = {"check": check, "examine": examine, "defective": defective}
+def forgotten_l2() -> Events:
+    """An event "l2": bytes that may stay in L2 as asked for, then after they were given up, and
+    what the driver says of the context."""
+
+    def kept() -> int:
+        size = c.c_size_t()
+        query("cuCtxGetLimit", c.byref(size), PERSISTING_L2)
+        return size.value
+
+    yield {"event": "ready"}
+    driver(0)
+    refused = query("cuCtxSetLimit", PERSISTING_L2, 1 << 20)
+    before = kept()
+    forget_persisting_l2()
+    after, code = kept(), query("cuCtxSynchronize")
+    yield {"event": "l2", "refused": refused, "before": before, "after": after, "code": code}
+
+
+TASKS: dict[str, Any] = {
+    "check": check,
+    "examine": examine,
+    "defective": defective,
+    "forgotten_l2": forgotten_l2,
+}

@@ -50,7 +50,7 @@ def view(shape: list[int], dtype: str, word: int) -> TensorView:
     rows = math.prod(shape[:-1])
     address = allocate(rows * pitch * item, word)
     planes, height = math.prod(shape[:-2]), shape[-2] if len(shape) > 1 else 1
-    return TensorView(address, DTYPE_NUMBERS[dtype], planes, height, shape[-1], pitch)
+    return TensorView(address, DTYPE_NUMBERS[dtype], planes, height, shape[-1], pitch, tuple(shape))
 
 
 def run(library: str, tensors: Mapping[str, Any], ranks: int, launches: int) -> Events:

@@ -25,8 +25,6 @@ from tests.gpu.kernels import EXAMPLES, Kernel, all_kernels, libraries
 
 TOOLS = ("memcheck", "racecheck")
 SHAPES = ("tiny", "odd")
-# One of each way to move data: TMA, registers, mailboxes, and from inside a GEMM.
-SOME = ("alltoall-0", "allreduce_two_shot", "allreduce_ll", "gemm_reducescatter")
 RANKS = 2
 LAUNCHES = 2
 DEADLINE_S = 60.0

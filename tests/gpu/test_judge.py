@@ -1,4 +1,7 @@
-"""The judge on real GPUs: what is right is timed, what is wrong is named, the next one is fine."""
+"""The judge on real GPUs: what is right is timed, what is wrong is named, the next one is fine.
+
+The cheating and the honest candidates that only GPUs can judge are those of the attack suite.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.attacks.judging import examine
+from benchmarks.attacks.suite import Entry, entries
 from pk_runtime.candidate import Candidate, Language
 from pk_runtime.compiler import Compiler
 from pk_runtime.kernels import shipped
@@ -16,12 +21,14 @@ from sandbox.gpu import device, judging
 from sandbox.gpu.machine import unavailable
 from sandbox.isolation import choose
 from sandbox.judge import Judge
-from sandbox.verdict import Status, Verdict
+from sandbox.verdict import Status, Timing, Verdict
+from tests.gpu import children
 from tests.gpu.kernels import CACHE, EXAMPLES, sheet_name
 
 TARGET = parse_target(f"cuda:{sheet_name()}")
 BOXES = (Path(__file__).parent / "sources" / "boxes.cu").read_text(encoding="utf-8")
 SHAPES = {"gemm_reducescatter": "m2048n2880k2880", "alltoall": "m1024n1024"}
+SUITE = [entry for entry in entries() if entry.for_a_gpu]
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,8 @@ def judge() -> Iterator[Judge]:
         pytest.skip(f"{TARGET}: {reason}")
     cache = CACHE / "judge"
     compiler = Compiler(cache / "build")
-    kernels = [_boxes(), *(shipped(slug)[0] for slug in SHAPES), device.source(),
-               *(defect.candidate() for defect in DEFECTS)]  # fmt: skip
+    right = [_boxes(), *(shipped(slug)[0] for slug in SHAPES), device.source()]
+    kernels = [*right, *(defect.candidate() for defect in DEFECTS), *(e.candidate for e in SUITE)]
     with ThreadPoolExecutor(16) as threads:
         for building in [threads.submit(compiler.library, kernel) for kernel in kernels]:
             building.result()
@@ -93,9 +100,20 @@ def _boxes() -> Candidate:
     return Candidate("pk", {"kernel.cu": BOXES})
 
 
-def _quick(judge: Judge, candidate: Candidate, problem: str) -> Verdict:
+def _quick(
+    judge: Judge, candidate: Candidate, problem: str, incumbent: Candidate | None = None
+) -> Verdict:
     shapes = [SHAPES.get(problem) or next(s.name for s in get(problem).shapes if s.kind == "bench")]
-    return judge.evaluate(candidate, get(problem), TARGET, shapes=shapes, depth="quick", seed=3)
+    return judge.evaluate(
+        candidate, get(problem), TARGET,
+        shapes=shapes, depth="quick", seed=3, incumbent=incumbent,
+    )  # fmt: skip
+
+
+def _timed(verdict: Verdict) -> Timing:
+    assert verdict.status == "correct", verdict.summary
+    (timing,) = verdict.timings
+    return timing
 
 
 @pytest.mark.parametrize("problem", SHAPES)
@@ -134,3 +152,49 @@ def test_the_simulator_finds_it_before_a_gpu_runs_it(judge: Judge) -> None:
     verdict = _quick(judge, DEFECTS[0].candidate(), "alltoall")
     assert verdict.status == "deadlock"
     assert verdict.evidence["found_by"] == "simulator"
+
+
+@pytest.mark.usefixtures("no_simulator")
+def test_an_incumbent_is_timed_by_turns(judge: Judge) -> None:
+    timing = _timed(_quick(judge, _boxes(), "alltoall", shipped("alltoall")[0]))
+    beside = timing.detail["incumbent"]
+    assert beside["count"] == timing.detail["throughput"]["candidate"]["count"]
+    assert beside["ratio"] == pytest.approx(beside["median_us"] / timing.candidate_us, rel=1e-3)
+    low, high = beside["ratio_interval"]
+    assert 0 < low <= beside["ratio"] <= high
+
+
+@pytest.mark.usefixtures("no_simulator")
+@pytest.mark.parametrize(
+    ("defect", "words"), [(DEFECTS[2], "y on"), (DEFECTS[0], "its ranks ended")],
+    ids=lambda value: value.name.replace(" ", "-") if isinstance(value, Defect) else "",
+)  # fmt: skip
+def test_an_incumbent_that_fails_is_left_out(defect: Defect, words: str, judge: Judge) -> None:
+    timing = _timed(_quick(judge, _boxes(), "alltoall", defect.candidate()))
+    assert words in timing.detail["incumbent"]["left_out"]
+    assert "incumbent" not in _timed(_quick(judge, _boxes(), "alltoall")).detail
+
+
+@pytest.mark.usefixtures("no_simulator")
+def test_bytes_over_nvlink_are_counted_or_it_is_said_why_not(judge: Judge) -> None:
+    nvlink = _timed(_quick(judge, _boxes(), "alltoall")).detail["nvlink"]
+    if not nvlink["counted"]:
+        assert nvlink["why"]
+        pytest.skip(f"nobody counts them here: {nvlink['why']}")
+    assert nvlink["candidate"] > 0.95 * nvlink["needed"]
+    assert nvlink["candidate"] < 3 * nvlink["needed"], "not its bytes alone"
+
+
+@pytest.mark.parametrize("entry", SUITE, ids=lambda e: f"{e.kind}-{e.name}".replace(" ", "-"))
+def test_the_attack_suite_gets_its_verdicts(entry: Entry, judge: Judge) -> None:
+    outcome = examine(judge, entry, TARGET)
+    assert outcome.status == entry.status, outcome.said
+    assert not outcome.missing, outcome.said
+
+
+def test_nothing_stays_in_l2_out_of_turn() -> None:
+    child = children.run("forgotten_l2", {}, deadline_s=20.0)
+    assert not child.trouble, child.stderr
+    (found,) = child.of("l2")
+    assert found["before"] > 0 or found["refused"], "there was nothing to forget"
+    assert (found["after"], found["code"]) == (0, 0)

@@ -1,7 +1,6 @@
-"""A kernel of each kind under compute-sanitizer, at a small shape, several ranks on one GPU.
+"""All shipped kernels under compute-sanitizer, at a small and a ragged shape, ranks on one GPU.
 
-`python3 -m tests.gpu.sanitizer` does the same with all shipped kernels, at more shapes, and prints
-all that the tool says.
+`python3 -m tests.gpu.sanitizer [NAME...]` does the same and prints all that the tool says.
 """
 
 from collections.abc import Callable
@@ -10,12 +9,10 @@ import pytest
 
 from tests.gpu.conftest import selected
 from tests.gpu.kernels import world
-from tests.gpu.sanitizer import RANKS, SOME, TOOLS, Check, Found, checks, examine_all, sanitizer
+from tests.gpu.sanitizer import RANKS, SHAPES, TOOLS, Check, Found, checks, examine_all, sanitizer
 
-SHAPE = "tiny"
 CHECKS = [
-    pytest.param(check, id=f"{check.kernel}-{check.tool}")
-    for check in checks(SOME, TOOLS, (SHAPE,))
+    pytest.param(check, id=str(check).replace(" ", "-")) for check in checks((), TOOLS, SHAPES)
 ]
 
 

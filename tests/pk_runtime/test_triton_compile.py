@@ -107,6 +107,14 @@ def test_every_atomic_has_system_scope(name: str) -> None:
         assert_stores_are_released(ptx)
 
 
+def test_what_a_caller_may_leave_out_is_no_plain_text() -> None:
+    """Triton 3.6, which GPU nodes have, does not compile a call with such a default."""
+    for name in pk.__all__:
+        function = getattr(pk, name)
+        for parameter in getattr(function, "params", ()):
+            assert not isinstance(parameter.default, str), f"{name}: {parameter.name}"
+
+
 def test_a_narrower_scope_is_taken_as_given() -> None:
     ptx = compiled(triton_programs._narrow)
     assert [each for each in atomics(ptx) if ".gpu." in each] == atomics(ptx) != []

@@ -25,7 +25,7 @@ def run(
     timeout_s: float = 20.0,
     wall_s: float = 110.0,
 ) -> dict[str, list[Any]]:
-    """What each program returned on each rank; AssertionError with what a rank said at its end.
+    """What each program returned on each rank; AssertionError with what failed ranks said at last.
 
     `timeout_s` bounds every wait on the device, which is the CPU if `interpret`; `wall_s` each
     process.
@@ -33,17 +33,25 @@ def run(
     folder = new_run_folder()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": str(int(interpret))}
 
-    def one(rank: int) -> subprocess.CompletedProcess[str]:
+    failed: list[str] = []  # in the order in which ranks end: one that fails takes others along
+
+    def one(rank: int) -> str:
         arguments = [str(rank), str(ranks), str(folder), str(timeout_s), *programs]
         command = [sys.executable, str(PROGRAMS), *arguments]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=wall_s)
+        try:
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=wall_s)
+        except subprocess.TimeoutExpired:
+            failed.append(f"rank {rank} was stopped after {wall_s:g} s")
+            return ""
+        if done.returncode:
+            failed.append(f"rank {rank} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
 
     with ThreadPoolExecutor(ranks) as pool:
-        done = list(pool.map(one, range(ranks)))
+        said = list(pool.map(one, range(ranks)))
     shutil.rmtree(folder, ignore_errors=True)  # gone already if all have met
-    for rank, process in enumerate(done):
-        assert process.returncode == 0, f"rank {rank}: {process.stderr}"
-    results = [json.loads(process.stdout) for process in done]
+    assert not failed, "\n".join(failed)
+    results = [json.loads(text) for text in said]
     return {program: [result[program] for result in results] for program in programs}
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pk_runtime.gpu.channel import adopt
-from sandbox.gpu.arena import Arena
+from sandbox.gpu.arena import POISON, Arena
 from sandbox.gpu.runner import Runner
 from sandbox.gpu.serve import Refused, serve
 
 LAUNCH_S = 400e-6
+POISON_ROW = bytes([POISON]) * 16
 WAIT = (
     "rank 1 block 0 communicator (launch 3) waits for signal 'ready' slot 3: expected 4, seen 3, "
     "after 2 s"
@@ -30,7 +31,7 @@ class StandIn:
 
     def __init__(self) -> None:
         self._cases: dict[str, tuple[int, Arena, list[mmap.mmap]]] = {}
-        self._graphs: dict[str, tuple[str, Sequence[int], bool]] = {}
+        self._graphs: dict[str, tuple[str, Sequence[int], dict[str, bool]]] = {}
         self._launches = 0
 
     def start(self, settings: Mapping[str, Any], files: tuple[int, ...]) -> dict[str, Any]:
@@ -59,23 +60,35 @@ class StandIn:
     def ready(self, case: str, blocks: int) -> None:
         assert blocks <= 132 - self._rank
 
-    def launch(self, case: str, sets: Sequence[int], delays_us: Sequence[float]) -> None:
+    def launch(
+        self, case: str, sets: Sequence[int], delays_us: Sequence[float], sources: Sequence[int]
+    ) -> None:
         time.sleep(sum(delays_us) * 1e-6)
         for chosen in sets:
+            if sources:
+                self._bring(case, chosen, sources[0])
             self._one(case, chosen, len(sets))
 
-    def capture(self, case: str, graph: str, sets: Sequence[int], meet: bool) -> None:
-        self._graphs[graph] = (case, sets, meet)
+    def capture(self, case: str, graph: str, sets: Sequence[int], **how: bool) -> None:
+        self._graphs[graph] = (case, sets, how)
 
     def replay(self, graph: str, times: int) -> list[float]:
         if graph not in self._graphs:
             raise Refused(f"there is no graph {graph!r}")
-        case, sets, meet = self._graphs[graph]
+        case, sets, how = self._graphs[graph]
+        meet = how["meet"]
         for chosen in sorted(set(sets)):
-            self._one(case, chosen, 1 if self._does != "wrong when timed" else -1)
+            if how["clear"]:
+                self._clear(case, chosen)
+            if how["launch"]:
+                self._one(case, chosen, 1 if self._does != "wrong when timed" else -1)
+        if not how["launch"]:
+            return []
         if self._does == "die in a replay" and times > 1:
             os._exit(3)
         slower = 3 if self._does == "slower" else 1
+        if self._does == "rest" and how["clear"]:
+            slower = 20
         time.sleep(slower * LAUNCH_S * len(sets) * times)
         if self._does == "late work" and not meet and os.fork() == 0:
             for _ in range(200):
@@ -88,6 +101,21 @@ class StandIn:
 
     def drop(self, case: str) -> None:
         self._cases.pop(case)
+
+    def _bring(self, case: str, chosen: int, source: int) -> None:
+        """Inputs from another set, then the meeting that makes them safe to read for peers."""
+        world, arena, memory = self._cases[case]
+        own, to, place = memory[self._rank], arena.sets[chosen]["x"], arena.sets[source]["x"]
+        own[to.offset : to.offset + to.nbytes] = own[place.offset : place.offset + place.nbytes]
+        end, deadline = to.offset + to.nbytes, time.monotonic() + 5.0
+        while self._does != "early" and time.monotonic() < deadline:
+            if all(memory[rank][end - 16 : end] != POISON_ROW for rank in range(world)):
+                break
+
+    def _clear(self, case: str, chosen: int) -> None:
+        _, arena, memory = self._cases[case]
+        y = arena.sets[chosen]["y"]
+        memory[self._rank][y.offset : y.offset + y.nbytes] = bytes([POISON]) * y.nbytes
 
     def _one(self, case: str, chosen: int, burst: int) -> None:
         self._launches += 1

@@ -38,6 +38,7 @@ def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> N
     low, high = timing.detail["speedup_interval"]
     assert 0 < low <= high
     assert timing.detail["sets"] == 3
+    assert timing.detail["cleared_us"] < 1.25 * timing.candidate_us + 3.0
     assert timing.detail["nvlink"] == {"counted": False, "why": "the driver does not tell"}
     assert "incumbent" not in timing.detail
     assert timing.detail["launches"] % 3 == 0
@@ -54,6 +55,7 @@ def test_a_timing_says_how_it_was_measured(pool: GpuPool, runners: Runners) -> N
     [
         ("wrong", "wrong_output", "before it is timed"),
         ("wrong when timed", "race", "wrong in timed launches"),
+        ("rest", "rejected", "leaves out work that it finds done"),
         ("late work", "rejected", "still written after every rank has said that it is done"),
     ],
 )

@@ -28,7 +28,7 @@ def test_a_right_kernel_passes_at_every_shape(pool: GpuPool, runners: Runners) -
     evidence = check(pool, runners, "right", depth="full")
     assert [entry["shape"] for entry in evidence["checks"]] == ["tiny", "odd"]
     for entry in evidence["checks"]:
-        assert entry["launches"] == 5 + 4 * 20
+        assert entry["launches"] == 5 + 4 * 20 + WORLD
         assert entry["blocks"] == 131
         assert entry["same_bits_every_time"] is True
         assert entry["errors"]["y"] == {"max_error": 0.0, "max_limit": 0.0}
@@ -49,6 +49,7 @@ def test_workers_need_not_know_a_shape_by_name(pool: GpuPool, runners: Runners) 
     [
         ("wrong", "wrong_output", ("y on", "alone")),
         ("race", "race", ("Right when each launch runs alone, wrong in a burst",)),
+        ("early", "race", ("Right when each launch runs alone", "inputs that reach rank", "late")),
         ("deadlock", "deadlock", ("rank 1 block 0 communicator", "expected 4, seen 3")),
         ("deadlock in a burst", "deadlock", ("in a burst", "signal 'ready'")),
         ("die", "crashed", ("Rank 1 crashed", "exit code 3")),

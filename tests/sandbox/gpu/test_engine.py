@@ -79,6 +79,17 @@ def test_a_kernel_is_checked_through_the_real_engine(pool: GpuPool, runners: Mak
     assert [entry["blocks"] for entry in evidence["checks"]] == [132, 132]
 
 
+def test_outputs_of_a_rank_that_is_not_in_the_launch_are_its_own(
+    pool: GpuPool, runners: Make
+) -> None:
+    host = InProcessHost(get("alltoall"))
+    check = Check(pool, runners("EARLY"), host, 7, lambda stage, detail: None)
+    with pytest.raises(StageFailed) as caught:
+        check.run(plan("quick", ["tiny"], WORLD))
+    assert caught.value.status == "race"
+    assert "with inputs that reach rank" in caught.value.evidence["summary"]
+
+
 def test_a_record_of_the_kernel_arrives_as_evidence(pool: GpuPool, runners: Make) -> None:
     host = InProcessHost(get("alltoall"))
     check = Check(pool, runners("DEADLOCK"), host, 7, lambda stage, detail: None)

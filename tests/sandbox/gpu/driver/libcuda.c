@@ -69,9 +69,22 @@ CALL(cuMemcpyHtoD_v2, uint64_t to, const void* from, size_t bytes) { return memc
 CALL(cuMemcpyDtoH_v2, void* to, uint64_t from, size_t bytes) { return memcpy(to, (void*)from, bytes), 0; }
 CALL(cuMemcpyHtoDAsync_v2, uint64_t to, const void* from, size_t bytes, void* s) { return 801; }
 CALL(cuMemcpyDtoHAsync_v2, void* to, uint64_t from, size_t bytes, void* s) { return 801; }
-CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, void* s) { return 801; }
+typedef struct { uint64_t to, from; size_t bytes; } copied;
+static void copy_now(void* what) { copied* c = what; memcpy((void*)c->to, (void*)c->from, c->bytes); }
+CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, void* s) {
+  const copied c = {to, from, bytes};
+  return enqueue(copy_now, &c, sizeof c), 0;
+}
 CALL(cuMemsetD8Async, uint64_t at, unsigned char value, size_t count, void* s) { return 801; }
-CALL(cuMemsetD32Async, uint64_t at, unsigned value, size_t count, void* s) { return 801; }
+typedef struct { uint64_t at; unsigned value; size_t count; } filled;
+static void fill_now(void* what) {
+  filled* f = what;
+  for (size_t i = 0; i < f->count; ++i) ((unsigned*)f->at)[i] = f->value;
+}
+CALL(cuMemsetD32Async, uint64_t at, unsigned value, size_t count, void* s) {
+  const filled f = {at, value, count};
+  return enqueue(fill_now, &f, sizeof f), 0;
+}
 CALL(cuStreamCreateWithPriority, void** s, unsigned flags, int priority) { return *s = malloc(1), 0; }
 CALL(cuStreamDestroy_v2, void* s) { return free(s), 0; }
 CALL(cuStreamQuery, void* s) { return failed; }
