@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pk_runtime.execution import LocalExecutor
+from pk_runtime.gpu import timeline
 from pk_runtime.gpu.binding import RefusedError
 from pk_runtime.gpu.cuda_api import query
 from pk_runtime.gpu.driver import driver, forget_persisting_l2
@@ -90,6 +91,7 @@ class Case:
             world_size=self.world,
             dtype=self.problem.dtype,
             timeout_s=TIMEOUT_S,
+            devices=devices(self.world),
         )
         return self.last
 
@@ -146,6 +148,12 @@ def cases(slug: str, shapes: Sequence[str], world: int, seeds: int) -> list[Case
             made.append(Case(problem, name, world, "cuda:0" if large else "cpu"))
             made[-1].prepare(1 if large else seeds)
     return made
+
+
+def devices(world: int) -> list[int]:
+    """The device of every rank: neighbours share one where there are more ranks than GPUs."""
+    each = -(-world // torch.cuda.device_count())
+    return [rank // each for rank in range(world)]
 
 
 def ready(world: int) -> dict[str, Any]:
@@ -213,12 +221,15 @@ def examine(
     seeds: int,
     launches: int,
     world: int,
+    crowded: Sequence[str],
 ) -> Events:
-    """Everything about one kernel: events "shape", "back to back", "skewed" and "simulator".
+    """All about one kernel: events "shape", "back to back", "skewed", "simulator" and "crowded".
 
     `exact`: the simulator computes in the same order as the GPU, so that the bits are equal.
+    `crowded` shapes are run by twice as many ranks, two on each GPU.
     """
     todo = cases(slug, shapes, world, seeds)
+    twice = cases(slug, crowded, 2 * world, 1)
     expected = {case.shape: simulate(program, case, 0) for case in todo if case.shape in simulated}
     yield ready(world)
     for case in todo:
@@ -231,6 +242,8 @@ def examine(
                 case, "back to back", partial(back_to_back, case, library, launches)
             )
             yield from answered(case, "skewed", partial(skewed, case, library, launches))
+    for case in twice:
+        yield from answered(case, "crowded", partial(right, case, library))
 
 
 def simulate(program: str, case: Case, seed: int) -> list[Tensors] | str:
@@ -274,6 +287,24 @@ def unlike(case: Case, library: str, simulated: list[Tensors] | str, exact: bool
             if not bool(checker.rule(rank, name).alike(value, b[name]).all()):
                 return f"{name} on rank {rank} differs from the simulator's beyond the tolerance"
     return ""
+
+
+def recorded(library: str, world: int) -> Events:
+    """A kernel of `defects` built to record its timeline: an event "timeline", a row per slice."""
+    yield ready(world)
+    kernel = OneProcess(
+        *(Path(library), {"x": (64, 64)}, {"y": (64, 64)}), world_size=world, timeout_s=1.0
+    )
+    for _ in range(2):
+        kernel.launch()
+    kernel.synchronize()
+    read = {}
+    for rank in range(world):
+        with torch.cuda.device(rank):
+            read[rank] = timeline.read(Path(library))
+    found = timeline.timeline(read)
+    rows = [[s.rank, s.block, s.role, s.name, s.start_us, s.duration_us] for s in found.slices]
+    yield {"event": "timeline", "slices": rows, "left_out": found.left_out}
 
 
 def defective(library: str, launches: int, world: int) -> Events:
@@ -320,6 +351,7 @@ def forgotten_l2() -> Events:
 TASKS: dict[str, Any] = {
     "check": check,
     "examine": examine,
+    "recorded": recorded,
     "defective": defective,
     "forgotten_l2": forgotten_l2,
 }

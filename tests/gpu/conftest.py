@@ -25,12 +25,13 @@ T = TypeVar("T")
 # The node's 8 minutes less what starting and stopping take.
 SECONDS = float(os.environ.get("GPU_TEST_SECONDS", "450"))
 ORDER = (
-    *("test_sandbox", "test_smoke", "test_defects", "test_shipped_kernels"),
+    *("test_sandbox", "test_smoke", "test_defects", "test_timeline", "test_shipped_kernels"),
     *("test_judge", "test_ranks", "test_sanitizer", "test_triton"),
 )
 READY_AT_ONCE = 8
 SEEDS, LAUNCHES = 3, 1000
 CHECKED, STRESSED, SIMULATED = ("tiny", "odd", "default"), ("odd",), ("tiny", "odd")
+CROWDED = ("tiny", "odd")  # two ranks on every GPU
 FULL = "full"  # the first shape that the problem is timed at
 DEADLINE_S = 40.0
 
@@ -99,18 +100,19 @@ def selected(items: list[pytest.Item], parameter: str, kind: type[T]) -> tuple[T
 
 
 def shapes_asked(items: list[pytest.Item]) -> dict[Kernel, tuple[set[str], ...]]:
-    """By kernel the shapes that the tests to be run check, stress and simulate."""
+    """By kernel the shapes that the tests to be run check, stress, simulate and crowd."""
     tests = (
         "test_right_and_deterministic",
         "test_a_thousand_launches",
         "test_the_same_source_gives_the_same_in_the_simulator",
+        "test_right_with_two_ranks_on_a_gpu",
     )
     found: dict[Kernel, tuple[set[str], ...]] = {}
     for item in items:
         name = getattr(item, "originalname", "")
         if name in tests:
             values = item.callspec.params  # type: ignore[attr-defined]
-            of = found.setdefault(values["kernel"], (set(), set(), set()))
+            of = found.setdefault(values["kernel"], (set(), set(), set(), set()))
             of[tests.index(name)].add(values["shape"])
     return found
 
@@ -148,7 +150,7 @@ def examined(
     asked = shapes_asked(request.session.items)
 
     def examine(kernel: Kernel) -> children.Child:
-        checked, stressed, simulated = asked[kernel]
+        checked, stressed, simulated, crowded = asked[kernel]
         known = {shape.name for shape in kernel.problem.shapes}
         full = [shape.name for shape in kernel.problem.shapes if shape.kind == "bench"][:1]
         small = [name for name in CHECKED if name in known & (checked | stressed | simulated)]
@@ -163,6 +165,7 @@ def examined(
             "seeds": SEEDS,
             "launches": LAUNCHES,
             "world": world(),
+            "crowded": sorted(crowded),
         }
         return children.run("examine", arguments, deadline_s=DEADLINE_S)
 

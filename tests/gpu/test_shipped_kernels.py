@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.gpu import children
-from tests.gpu.conftest import CHECKED, FULL, SIMULATED, STRESSED
+from tests.gpu.conftest import CHECKED, CROWDED, FULL, SIMULATED, STRESSED
 from tests.gpu.kernels import EXAMPLES, Kernel, all_kernels, world
 
 SHIPPED = [pytest.param(kernel, id=str(kernel)) for kernel in all_kernels()]
@@ -42,6 +42,15 @@ def test_right_and_deterministic(kernel: Kernel, shape: str, examined: Examined)
 def test_a_thousand_launches(kernel: Kernel, event: str, shape: str, examined: Examined) -> None:
     """Bare ones, and ones with late ranks and changing inputs: no wrong bit, nobody waits."""
     assert found(examined(kernel), event, shape) == ""
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", CROWDED)
+def test_right_with_two_ranks_on_a_gpu(kernel: Kernel, shape: str, examined: Examined) -> None:
+    """Four ranks on a node with two GPUs, eight on one with four."""
+    if not kernel.problem.divides(kernel.problem.shape(shape).dims, 2 * world()):
+        pytest.skip(f"{shape} does not split over {2 * world()} ranks")
+    assert found(examined(kernel), "crowded", shape) == ""
 
 
 @pytest.mark.parametrize("kernel", SHIPPED)
