@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.twin import __main__ as twin
-from benchmarks.twin import figures
+from benchmarks.twin import figures, fit
 from benchmarks.twin.measured import (
     Measured,
     MeasuredPoint,
@@ -24,7 +24,7 @@ from benchmarks.twin.predict import Comparison, Prediction, candidate_of, predic
 from benchmarks.twin.report import BEGIN, END, Result, page, replaced, summary
 from pk_runtime.candidate import MAIN_FILE, validate
 from pk_runtime.kernels import shipped_kernel, shipped_names
-from pk_runtime.sheet import load_sheet
+from pk_runtime.sheet import Sheet, load_sheet
 
 CACHE = Path(__file__).parents[1] / ".pkforge" / "test-twin"
 
@@ -59,10 +59,10 @@ def test_every_shipped_kernel_is_measured_and_some_times_validate(machines: list
 
 
 def test_fit_and_validation_share_nothing(measured: Measured) -> None:
-    fit, validation = split(measured.points)
-    assert measured.fit_groups == fit
-    assert not fit & validation
-    assert {p.group for p in measured.points} == fit | validation
+    fitted, validation = split(measured.points)
+    assert measured.fit_groups == fitted
+    assert not fitted & validation
+    assert {p.group for p in measured.points} == fitted | validation
     assert {p.kernel for p in measured.points if p.group in validation} >= {"gather", "gemm"}
 
 
@@ -93,8 +93,8 @@ def shares_tensors(name: str) -> bool:
 def test_the_split_does_not_depend_on_order_or_knobs(measured: Measured) -> None:
     assert split(measured.points[::-1]) == split(measured.points)
     names = [f"gather M={m}" for m in (1, 2, 3)]
-    fit, validation = split([made_up(1, 1, m, cols=c).point for m in (1, 2, 3) for c in (1, 2)])
-    assert fit | validation == set(names)
+    fitted, validation = split([made_up(1, 1, m, cols=c).point for m in (1, 2, 3) for c in (1, 2)])
+    assert fitted | validation == set(names)
     assert len(validation) == 2
 
 
@@ -190,6 +190,23 @@ def test_wrong_commands_say_what_is_wrong(
     for part in (["--only", "gather"], ["--measured", str(twin.FITTED)], ["--sheet", "h200x4"]):
         with pytest.raises(SystemExit):
             twin.main(["--write", *part])
+
+
+def test_fitting_takes_fit_points_that_are_not_superseded(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used: list[MeasuredPoint] = []
+
+    def keep(name: str, sheet: Sheet, points: list[MeasuredPoint], jobs: int) -> Sheet:
+        used.extend(points)
+        return sheet
+
+    monkeypatch.setattr(fit, "fit_entry", keep)
+    assert fit.main(["--entries", "poll_us", "--max-us", "1e6"]) == 0
+    assert used == [p for p in measured.current if p.group in measured.fit_groups]
+    assert 40 < len(used) < len(measured.current)
+    assert fit.main(["--only", "alltoall_direct"]) == 2
+    assert "not superseded" in capsys.readouterr().err
 
 
 def test_measuring_runs_the_gpu_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

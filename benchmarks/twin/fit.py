@@ -65,7 +65,7 @@ def fit_entry(name: str, sheet: Sheet, points: Sequence[MeasuredPoint], jobs: in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fits and prints; 2 for entries that the sheet does not have."""
+    """Fits and prints; 2 for entries that the sheet does not have, or without points."""
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.twin.fit", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--max-us", type=float, default=800.0, help="leave out longer points")
@@ -87,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         and p.us <= options.max_us
         and (not options.only or any(text in p.group for text in options.only))
     ]
+    if not points:
+        print("fit: the fit set has no such point that is not superseded", file=sys.stderr)
+        return 2
     print(f"{len(points)} points of the fit set")
     for name in names:
         sheet = fit_entry(name, sheet, points, options.jobs)
