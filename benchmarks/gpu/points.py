@@ -67,6 +67,7 @@ def text_of(size: int) -> str:
     return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
 
 
+LARGE_TILES: Knobs = {"rows": 128, "cols": 256, "depth": 2, "warpgroups": 4}
 SMALL, MIDDLE, LARGE = 64 * KIB, 2 * MIB, 1 << 40
 
 
@@ -87,6 +88,7 @@ def ladders(world: int) -> tuple[Ladder, ...]:
                 ("allreduce_push", {}, MIB, LARGE),
                 ("allreduce_push", {"cols": 256}, MIB, LARGE),
                 ("allreduce_push", {"depth": 4, "warpgroups": 4}, MIB, LARGE),
+                ("allreduce_push", LARGE_TILES, 16 * MIB, LARGE),
             ),
             {"nccl_symmetric": LARGE, "torch_one_shot": MIDDLE, "torch_two_shot": LARGE},
             {8 * KIB: 5.5, 64 * KIB: 7.0, MIB: 10, 16 * MIB: 80, 256 * MIB: 1150} if goals else {},
@@ -114,6 +116,7 @@ def ladders(world: int) -> tuple[Ladder, ...]:
                 ("reducescatter", {}, SMALL, LARGE),
                 ("reducescatter", {"cols": 256, "depth": 4}, MIB, LARGE),
                 ("reducescatter", {"depth": 4, "warpgroups": 4}, MIB, LARGE),
+                ("reducescatter", LARGE_TILES, 16 * MIB, LARGE),
             ),
             {"nccl_symmetric": LARGE, "torch_low_contention": LARGE},
             {MIB: 14, 16 * MIB: 150} if goals else {},
@@ -147,6 +150,7 @@ def ladders(world: int) -> tuple[Ladder, ...]:
             (
                 ("reducescatter_last_dim", {}, 0, LARGE),
                 ("reducescatter_last_dim", {"cols": 256, "depth": 4}, 0, LARGE),
+                ("reducescatter_last_dim", LARGE_TILES, 0, LARGE),
             ),
             sizes=(16 * MIB, 64 * MIB),
         ),
@@ -195,6 +199,11 @@ AG: tuple[Choice, ...] = (
     ("allgather_gemm", {"segment": 4}),
     ("allgather_gemm", {"segment": 2, "block_n": 128}),
 )
+FEW_ROWS: tuple[Choice, ...] = (
+    ("gemm_reducescatter_few_rows", {}),
+    ("gemm_reducescatter_few_rows", {"block_n": 128, "splits": 2}),
+    ("gemm_reducescatter", {"block_n": 128}),
+)
 SCATTER: tuple[Choice, ...] = (("gemm_allscatter", {}), ("gemm_allscatter", {"super_m": 1}))
 FUSED_RS, FUSED_AG = ("cublas", "torch_fused_rs"), ("cublas", "torch_fused_ag")
 
@@ -237,6 +246,16 @@ def gemms(world: int) -> Iterator[Point]:
             dims={"M": 8192, "N": 8192, "K": k},
             kernels=RS[:3],
             peers=FUSED_RS,
+        )
+    for n, k in ((7168, 18432), (8192, 8192)):
+        yield Point(
+            section="fused, short",
+            op="GEMM + reduce-scatter",
+            size=f"64 x {n}, K={k}",
+            problem="gemm_reducescatter",
+            dims={"M": 64, "N": n, "K": k},
+            kernels=FEW_ROWS,
+            peers=("cublas",),
         )
     for n in (1024, 4096):
         yield Point(

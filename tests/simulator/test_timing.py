@@ -187,10 +187,14 @@ def test_a_launch_and_its_doors_are_in_the_time(
     dims = {"M": 8, "N": 1024}
     pushed = _predict(compiler, simulator, sheet, "alltoall", dims, number=1)
     posted = _predict(compiler, simulator, sheet, "alltoall", dims, number=2)
-    doors = sheet.simulator.release_us + sheet.simulator.flag_latency_us
-    assert pushed.time_us - posted.time_us > doors, "mailboxes need no doors"
-    later = dataclasses.replace(
-        sheet, simulator=dataclasses.replace(sheet.simulator, enter_us=sheet.simulator.enter_us + 5)
-    )
-    slow = _predict(compiler, simulator, later, "alltoall", dims, number=2)
-    assert slow.time_us - posted.time_us == pytest.approx(5, rel=1e-6)
+
+    def slower_by(us: float, entry: str, number: int) -> float:
+        costs = sheet.simulator
+        costs = dataclasses.replace(costs, **{entry: getattr(costs, entry) + us})
+        changed = dataclasses.replace(sheet, simulator=costs)
+        found = _predict(compiler, simulator, changed, "alltoall", dims, number=number)
+        return found.time_us - (pushed, posted)[number - 1].time_us
+
+    assert slower_by(5, "enter_us", 2) == pytest.approx(5, rel=1e-6)
+    assert slower_by(5, "release_us", 1) == pytest.approx(10, rel=1e-6), "a door at each end"
+    assert slower_by(5, "release_us", 2) == 0, "mailboxes need no doors"
