@@ -4,7 +4,8 @@
 
 Each entry is tried at a tenth less and a tenth more, and moved on while that helps. The figure is
 the mean absolute logarithm of predicted over measured: of the fit set only, which shares no
-(kernel, size) with the points that validate. It prints what it finds; put it into the sheet.
+(kernel, size) with the points that validate, and of it what is not superseded. It prints what it
+finds; put it into the sheet.
 """
 
 import argparse
@@ -15,8 +16,8 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from benchmarks.twin.__main__ import CACHE, MEASURED
-from benchmarks.twin.measured import MeasuredPoint, read, split
+from benchmarks.twin.__main__ import CACHE, FITTED
+from benchmarks.twin.measured import MeasuredPoint, read
 from benchmarks.twin.predict import predict
 from pk_runtime.sheet import Sheet, load_sheet
 
@@ -64,7 +65,7 @@ def fit_entry(name: str, sheet: Sheet, points: Sequence[MeasuredPoint], jobs: in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fits and prints; 2 for entries that the sheet does not have."""
+    """Fits and prints; 2 for entries that the sheet does not have, or without points."""
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.twin.fit", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--max-us", type=float, default=800.0, help="leave out longer points")
@@ -72,20 +73,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--entries", default=",".join(ENTRIES))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    sheet = load_sheet("h200x4")
+    measured = read(FITTED)
+    sheet = load_sheet(measured.sheet)
     names = options.entries.split(",")
     if unknown := [name for name in names if not hasattr(sheet.simulator, name)]:
         print(f"fit: the sheet has no {', '.join(unknown)}", file=sys.stderr)
         return 2
-    measured = read(MEASURED).points
-    fit, _ = split(measured)
+    fit = measured.fit_groups
     points = [
         p
-        for p in measured
+        for p in measured.current
         if p.group in fit
         and p.us <= options.max_us
         and (not options.only or any(text in p.group for text in options.only))
     ]
+    if not points:
+        print("fit: the fit set has no such point that is not superseded", file=sys.stderr)
+        return 2
     print(f"{len(points)} points of the fit set")
     for name in names:
         sheet = fit_entry(name, sheet, points, options.jobs)

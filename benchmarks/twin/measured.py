@@ -1,7 +1,8 @@
 """Measured times of our kernels on real GPUs: the file that predictions are held against.
 
-A measured file is JSON: the machine, the versions and the protocol of one run of
-`python3 -m benchmarks.gpu`, and a row for every (kernel, problem, dims, knobs) of ours.
+A measured file is JSON: the machine, the versions and the protocol of runs of
+`python3 -m benchmarks.gpu` on it, the sheet that predicts it, whether constants may be fitted to
+it, which of its times are superseded, and a row for every (kernel, problem, dims, knobs) of ours.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 MACHINE_FIELDS = ("gpus", "world_size", "driver", "cuda", "torch", "nccl", "power_limit_w")
 
 Record = dict[str, Any]
@@ -37,11 +38,43 @@ class MeasuredPoint:
 
 
 @dataclass(frozen=True)
+class Superseded:
+    """Times that today's kernels no longer take: of which kernels, below how many us, and why."""
+
+    kernels: tuple[str, ...]
+    below_us: float
+    why: str
+
+    def has(self, point: MeasuredPoint) -> bool:
+        """Whether the point's time is no longer that of its kernel."""
+        return point.kernel in self.kernels and point.us < self.below_us
+
+
+@dataclass(frozen=True)
 class Measured:
     """What one machine took, and how that was measured."""
 
+    sheet: str  # a shipped one
     about: Record  # date, machine, protocol, clocks
     points: tuple[MeasuredPoint, ...]
+    fitted: bool = False  # half of the groups may be fitted to; else every point validates
+    superseded: tuple[Superseded, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """In words, e.g. "4x H200"."""
+        gpus = self.about["machine"]["gpus"]
+        return f"{len(gpus)}x {gpus[0].removeprefix('NVIDIA ')}"
+
+    @property
+    def current(self) -> tuple[MeasuredPoint, ...]:
+        """The points that nothing supersedes."""
+        return tuple(p for p in self.points if not any(s.has(p) for s in self.superseded))
+
+    @property
+    def fit_groups(self) -> set[str]:
+        """Groups that constants may be fitted to; the same whatever is superseded."""
+        return split(self.points)[0] if self.fitted else set()
 
 
 def split(points: Sequence[MeasuredPoint]) -> tuple[set[str], set[str]]:
@@ -89,7 +122,12 @@ def extract(records: Sequence[Record]) -> Measured:
         "rounds": first["rounds"],
         "sm_clocks_mhz": _clocks(records),
     }
-    return Measured(about, tuple(points))
+    return Measured(_sheet(machine["gpus"]), about, tuple(points))
+
+
+def _sheet(gpus: Sequence[str]) -> str:
+    """The name that a shipped sheet of such a machine has, e.g. "h200x4"."""
+    return f"{gpus[0].removeprefix('NVIDIA ').split()[0].lower()}x{len(gpus)}"
 
 
 def _clocks(records: Sequence[Record]) -> list[int]:
@@ -106,11 +144,16 @@ def _clocks(records: Sequence[Record]) -> list[int]:
 
 def write(path: Path, measured: Measured) -> None:
     """Writes the file, a line for every point."""
+    head = {
+        "format": FORMAT,
+        "sheet": measured.sheet,
+        "fitted": measured.fitted,
+        "superseded": [asdict(entry) for entry in measured.superseded],
+        "about": measured.about,
+    }
+    fields = ",\n".join(f'"{name}": {json.dumps(value, indent=1)}' for name, value in head.items())
     lines = ",\n".join("  " + json.dumps(asdict(point)) for point in measured.points)
-    about = json.dumps(measured.about, indent=1)
-    path.write_text(
-        f'{{"format": {FORMAT},\n"about": {about},\n"points": [\n{lines}\n]}}\n', encoding="utf-8"
-    )
+    path.write_text(f'{{{fields},\n"points": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def read(path: Path) -> Measured:
@@ -122,6 +165,11 @@ def read(path: Path) -> Measured:
         points = tuple(MeasuredPoint(**point) for point in record["points"])
         if not points or any(not point.us > 0 for point in points):
             raise ValueError("it has no points, or one without a time")
-        return Measured(record["about"], points)
+        superseded = tuple(
+            Superseded(tuple(s["kernels"]), s["below_us"], s["why"]) for s in record["superseded"]
+        )
+        if unused := {k for s in superseded for k in s.kernels} - {p.kernel for p in points}:
+            raise ValueError(f"it supersedes points of {', '.join(sorted(unused))} and has none")
+        return Measured(record["sheet"], record["about"], points, record["fitted"], superseded)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is not a measured file: {error!r}") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu_gemm.__main__ import gemm
-from benchmarks.twin.measured import MeasuredPoint
+from benchmarks.twin.measured import Measured, MeasuredPoint
 from pk_runtime.candidate import Candidate
 from pk_runtime.compiler import Compiler
 from pk_runtime.execution import LocalExecutor
@@ -34,6 +34,28 @@ class Prediction:
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.us / self.point.us - 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A machine's measured points beside their predictions by a sheet."""
+
+    measured: Measured
+    predictions: Sequence[Prediction]
+    sheet: str
+
+    def set_of(self, prediction: Prediction) -> str:
+        """ "fit", or "validation": of a point that nothing was fitted to."""
+        return "fit" if prediction.point.group in self.measured.fit_groups else "validation"
+
+    @property
+    def sets(self) -> list[tuple[str, list[Prediction]]]:
+        """Machine and set, e.g. "4x H200 validation", with its predictions; empty ones left out."""
+        return [
+            (f"{self.measured.machine} {kind}", found)
+            for kind in ("validation", "fit")
+            if (found := [p for p in self.predictions if self.set_of(p) == kind])
+        ]
 
 
 class PredictionError(RuntimeError):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from benchmarks.twin import figures
 from benchmarks.twin.figures import Errors, Pick
-from benchmarks.twin.measured import Measured, split
-from benchmarks.twin.predict import Prediction
+from benchmarks.twin.measured import Measured
+from benchmarks.twin.predict import Comparison, Prediction
 
 BEGIN = "<!-- benchmarks.twin: begin -->"
 END = "<!-- benchmarks.twin: end -->"
@@ -16,37 +16,27 @@ TARGET_MEDIAN, TARGET_P90, TARGET_CORRELATION, TARGET_PICK = 0.12, 0.30, 0.9, 0.
 
 @dataclass(frozen=True)
 class Result:
-    """A run of the twin: what was measured, what is predicted, how long that took."""
+    """A run of the twin: what is predicted of each machine, and how long that took."""
 
-    measured: Measured
-    predictions: Sequence[Prediction]
-    sheet: str
+    comparisons: Sequence[Comparison]
     date: str
     seconds: float
 
     @property
-    def validation(self) -> list[Prediction]:
-        """The predictions of points that nothing was fitted to."""
-        names = split(self.measured.points)[1]
-        return [p for p in self.predictions if p.point.group in names]
-
-    @property
-    def fit(self) -> list[Prediction]:
-        """The others."""
-        names = split(self.measured.points)[0]
-        return [p for p in self.predictions if p.point.group in names]
+    def sets(self) -> list[tuple[str, list[Prediction]]]:
+        """Those of every machine."""
+        return [found for comparison in self.comparisons for found in comparison.sets]
 
 
 def summary(result: Result) -> str:
     """What goes between the markers of docs/benchmarks.md."""
-    machine = result.measured.about["machine"]
+    sheets = ", ".join(f"`{c.sheet}` for {c.measured.machine}" for c in result.comparisons)
     return "\n".join(
         [
-            f"Predicted: **simulated**, {result.date}, sheet `{result.sheet}`, by `python3 -m "
-            f"benchmarks.twin` ({result.seconds:.0f} s). Measured: {_dates(result)}, "
-            f"{machine['world_size']}x {machine['gpus'][0]}, driver {machine['driver']}, CUDA "
-            f"{machine['cuda']}, torch {machine['torch']}, the run behind the tables above. "
-            "Constants were fitted to the fit set alone; the two sets share no (kernel, size).",
+            f"Predicted: **simulated**, {result.date}, by `python3 -m benchmarks.twin` "
+            f"({result.seconds:.0f} s), sheets {sheets}.",
+            "",
+            *(f"- {_about(comparison.measured)}" for comparison in result.comparisons),
             "",
             *_summary_table(result),
             "",
@@ -57,13 +47,31 @@ def summary(result: Result) -> str:
     )
 
 
-def _dates(result: Result) -> str:
-    return ", ".join(sorted({date[:10] for date in result.measured.about["dates"]}))
+def _about(measured: Measured) -> str:
+    machine = measured.about["machine"]
+    dates = ", ".join(sorted({date[:10] for date in measured.about["dates"]}))
+    sets = (
+        "Constants were fitted to its fit set alone; the two sets share no (kernel, size)."
+        if measured.fitted
+        else "Nothing was fitted to its times: all validate."
+    )
+    left_out = "".join(
+        f" {sum(map(s.has, measured.points))} of its {len(measured.points)} points are superseded "
+        f"and left out, those below {s.below_us:g} us of {len(s.kernels)} kernels: {s.why}."
+        for s in measured.superseded
+    )
+    return (
+        f"{measured.machine}: measured {dates}, driver {machine['driver']}, CUDA "
+        f"{machine['cuda']}, torch {machine['torch']}. {sets}{left_out}"
+    )
 
 
 def _summary_table(result: Result) -> list[str]:
-    sets = (("validation", result.validation), ("fit", result.fit))
-    rows = ["| | wanted | validation | fit |", "| --- | --- | --- | --- |"]
+    sets = result.sets
+    rows = [
+        f"| | wanted | {' | '.join(name for name, _ in sets)} |",
+        "| --- " * (2 + len(sets)) + "|",
+    ]
     found = [figures.errors(predictions) for _, predictions in sets]
     chosen = [figures.picks(predictions, figures.by_kernel_and_size) for _, predictions in sets]
     ways = [figures.picks(predictions, figures.by_problem_and_size) for _, predictions in sets]
@@ -139,7 +147,6 @@ def _within(chosen: Sequence[Pick]) -> str:
 
 def page(result: Result) -> str:
     """docs/twin.md: the summary, by kernel, the picks and every point."""
-    validation = {p.point.group for p in result.validation}
     lines = [
         "# The twin: predicted against measured",
         "",
@@ -147,47 +154,78 @@ def page(result: Result) -> str:
         "does not: [simulator.md](simulator.md).",
         "",
         summary(result).replace("\nBy kernel and point by point: [twin.md](twin.md).", ""),
-        "The groups (kernel, size) of a kernel, in the order of the SHA-256 of their texts, go to "
-        "the validation set and to the fit set by turns. Measured by this protocol: "
-        f"{result.measured.about['protocol']}.",
+        "The groups (kernel, size) of a kernel that constants may be fitted to, in the order of "
+        "the SHA-256 of their texts, go to the validation set and to the fit set by turns. "
+        f"Measured by this protocol: {result.comparisons[0].measured.about['protocol']}.",
         "",
-        "## By kernel, both sets",
+        *(
+            f"Superseded below {s.below_us:g} us on {c.measured.machine}: {', '.join(s.kernels)}.\n"
+            for c in result.comparisons
+            for s in c.measured.superseded
+        ),
+        *_by_kernel(result),
         "",
-        "| kernel | points | median error | worst | signed | Spearman |",
-        "| --- | --- | --- | --- | --- | --- |",
+        *_picks(result),
+        "",
+        *_every_point(result),
     ]
-    for kernel, found in sorted(
-        figures.grouped(result.predictions, lambda p: p.point.kernel).items()
-    ):
+    return "\n".join(lines) + "\n"
+
+
+def _by_kernel(result: Result) -> list[str]:
+    lines = [
+        "## By kernel, validation and fit",
+        "",
+        "| kernel | machine | points | median error | worst | signed | Spearman |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    kernels = {
+        (kernel, comparison.measured.machine): found
+        for comparison in result.comparisons
+        for kernel, found in figures.grouped(
+            comparison.predictions, lambda p: p.point.kernel
+        ).items()
+    }
+    for (kernel, machine), found in sorted(kernels.items()):
         e = figures.errors(found)
         lines.append(
-            f"| {kernel} | {e.points} | {_pc(e.median)} | {_pc(e.worst)} | {100 * e.bias:+.1f} % | "
-            f"{_number(figures.spearman(found))} |"
+            f"| {kernel} | {machine} | {e.points} | {_pc(e.median)} | {_pc(e.worst)} | "
+            f"{100 * e.bias:+.1f} % | {_number(figures.spearman(found))} |"
         )
-    lines += ["", "## Knobs it would pick", "", "By kernel and size, where there is a choice.", ""]
+    return lines
+
+
+def _picks(result: Result) -> list[str]:
+    lines = ["## Knobs it would pick", "", "By kernel and size, where there is a choice.", ""]
     lines += [
         "| kernel, size | set | picked | best measured | loss |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for pick in figures.picks(result.predictions, figures.by_kernel_and_size):
-        kind = "validation" if pick.group in validation else "fit"
-        lines.append(
-            f"| {pick.group} | {kind} | {_knobs(pick.picked)} | {_knobs(pick.best)} | "
-            f"{_pc(pick.loss)} |"
-        )
-    lines += ["", "## Every point", ""]
-    lines += [
+    for name, predictions in result.sets:
+        for pick in figures.picks(predictions, figures.by_kernel_and_size):
+            lines.append(
+                f"| {pick.group} | {name} | {_knobs(pick.picked)} | {_knobs(pick.best)} | "
+                f"{_pc(pick.loss)} |"
+            )
+    return lines
+
+
+def _every_point(result: Result) -> list[str]:
+    lines = [
+        "## Every point",
+        "",
         "| kernel, size | knobs | set | measured us | (min, max) | simulated us | error | "
         "bottleneck |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for p in result.predictions:
-        kind = "validation" if p.point.group in validation else "fit"
-        lines.append(
-            f"| {p.point.group} | {_knobs(p)} | {kind} | {p.point.us:.1f} | ({p.point.us_min:.1f}, "
-            f"{p.point.us_max:.1f}) | {p.us:.1f} | {100 * p.error:+.1f} % | {p.bottleneck} |"
-        )
-    return "\n".join(lines) + "\n"
+    for name, predictions in result.sets:
+        for p in predictions:
+            lines.append(
+                f"| {p.point.group} | {_knobs(p)} | {name} | {p.point.us:.1f} | "
+                f"({p.point.us_min:.1f}, {p.point.us_max:.1f}) | {p.us:.1f} | "
+                f"{100 * p.error:+.1f} % | {p.bottleneck} |"
+            )
+    return lines
 
 
 def _knobs(prediction: Prediction) -> str:
