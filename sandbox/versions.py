@@ -14,7 +14,7 @@ from pk_runtime.toolchain import gxx
 from sandbox.problem_host import ProblemSource, digest_of
 
 # Raised whenever a candidate could get another verdict than before.
-JUDGE_VERSION = "4"
+JUDGE_VERSION = "5"
 
 _DIGEST = 16
 

@@ -162,7 +162,7 @@ def results() -> dict[str, Any]:
             "problem": problem,
             "dims": dims,
             "goal_us": 90.0,
-            "nvlink_bytes": 3.5e7,
+            "nvlink_bytes": 3.5e7 * dims["M"] / 8192,
             "contenders": contenders,
             "failed": [],
             "seconds": 1.0,
@@ -229,6 +229,12 @@ def test_the_table_shows_wins_and_losses_alike() -> None:
     assert "1755 to 1980 MHz" in text
     assert "- GEMM + all-reduce, 8192: gemm_allreduce: rank 2: LaunchError: no / such" in text
     assert "torch_one_shot gave a wrong result (error 0.7)" in text
+    impossible = results()
+    row = impossible["rows"][1]
+    peer = {**row["contenders"][0], "name": "too_good", "us": row["nvlink_bytes"] / 451e3}
+    row["contenders"].append(peer)
+    assert table.best_peer(row) != peer
+    assert "too_good took" in table.tables(impossible)
     assert "- alltoall/8KiB: there was no time left" in text
     assert "WRONG: torch_one_shot" in table.summary(results()["rows"][1])
 

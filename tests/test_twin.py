@@ -27,7 +27,6 @@ from pk_runtime.kernels import shipped_kernel, shipped_names
 from pk_runtime.sheet import Sheet, load_sheet
 
 CACHE = Path(__file__).parents[1] / ".pkforge" / "test-twin"
-YOUNGER = {"gemm_reducescatter_few_rows"}  # than the measured runs; the next one has it
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def made_up(us: float, predicted: float, size: int = 1, **knobs: int) -> Predict
 
 def test_every_shipped_kernel_is_measured_and_some_times_validate(machines: list[Measured]) -> None:
     current = [p for machine in machines for p in machine.current]
-    assert {p.kernel for p in current} | YOUNGER == {*shipped_names(), "gemm"}
+    assert {p.kernel for p in current} == {*shipped_names(), "gemm"}
     for point in current:
         validate(candidate_of(point))
         assert point.us_min <= point.us <= point.us_max

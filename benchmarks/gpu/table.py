@@ -13,6 +13,7 @@ from typing import Any
 
 BEGIN = "<!-- benchmarks.gpu: begin -->"
 END = "<!-- benchmarks.gpu: end -->"
+NVLINK_GB_PER_S = 450.0  # nominal, one GPU, one direction: whoever is faster did not do it all
 EXACT_FROM_BYTES = 1 << 20  # below, latency decides, and a share of the link says nothing
 
 Record = dict[str, Any]
@@ -23,9 +24,16 @@ def find(row: Record, name: str) -> Record | None:
     return next((c for c in row["contenders"] if c["name"] == name), None)
 
 
+def counts(row: Record, contender: Record) -> bool:
+    """Whether a time is one: the result was right, and its bytes can have crossed the link."""
+    return (
+        bool(contender["right"]) and contender["us"] >= row["nvlink_bytes"] / NVLINK_GB_PER_S / 1e3
+    )
+
+
 def best_of_ours(row: Record) -> Record | None:
     """Our fastest right kernel on tensors in symmetric memory."""
-    mine = [c for c in row["contenders"] if c["kernel"] and c["right"] and not c["staged"]]
+    mine = [c for c in row["contenders"] if c["kernel"] and counts(row, c) and not c["staged"]]
     return min(mine, key=lambda c: float(c["us"]), default=None)
 
 
@@ -35,7 +43,7 @@ def best_peer(row: Record) -> Record | None:
         c
         for c in row["contenders"]
         if not c["kernel"]
-        and c["right"]
+        and counts(row, c)
         and c["name"] not in ("nccl eager", "nccl graph", "cublas")
     ]
     return min(others, key=lambda c: float(c["us"]), default=None)
@@ -157,6 +165,13 @@ def _missing(record: Record) -> list[str]:
         for row in record["rows"]
         for c in row["contenders"]
         if not c["right"]
+    ]
+    items += [
+        f"- {row['op']}, {row['size']}: {c['name']} took {_us(c)} us, which the link's nominal "
+        f"{NVLINK_GB_PER_S:g} GB/s do not allow"
+        for row in record["rows"]
+        for c in row["contenders"]
+        if c["right"] and not counts(row, c) and c["name"] != "cublas"
     ]
     return items + [f"- {key}: {_plain(why)}" for key, why in record["not_measured"].items()]
 
