@@ -21,7 +21,16 @@ from benchmarks.twin.measured import (
 )
 from benchmarks.twin.plot import svg
 from benchmarks.twin.predict import Comparison, Prediction, candidate_of, predict
-from benchmarks.twin.report import BEGIN, END, Result, page, replaced, summary
+from benchmarks.twin.report import (
+    BEGIN,
+    END,
+    Result,
+    page,
+    points_name,
+    points_page,
+    replaced,
+    summary,
+)
 from pk_runtime.candidate import MAIN_FILE, validate
 from pk_runtime.kernels import shipped_kernel, shipped_names
 from pk_runtime.sheet import Sheet, load_sheet
@@ -246,7 +255,10 @@ def test_picture_and_page_have_every_point_of_every_machine(machines: list[Measu
     old = machines[0]
     assert f"{len(old.points) - len(old.current)} of its {len(old.points)} points" in text
     assert old.superseded[0].why in text
-    assert page(result).count("| nvlink |") == points
+    for comparison in result.comparisons:
+        text = points_page(comparison, "2026-01-02")
+        assert text.count("| nvlink |") == len(comparison.measured.current)
+        assert f"]({points_name(comparison)})" in page(result)
     assert replaced(f"a\n{BEGIN}\nold\n{END}\nb", "new") == f"a\n{BEGIN}\nnew\n{END}\nb"
     with pytest.raises(ValueError, match="each once"):
         replaced("no markers", "new")
@@ -263,14 +275,16 @@ def test_a_machine_alone_has_its_own_sets(machines: list[Measured]) -> None:
 
 
 def test_the_documents_are_those_of_the_measured_files(machines: list[Measured]) -> None:
-    text = (twin.DOCS / "twin.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.+?) \| .+ \| (.+ (?:validation|fit)) \| ([\d.]+) \|", text, re.M)
-    assert rows == [
-        (p.point.group, name, f"{p.point.us:.1f}")
-        for machine in machines
-        for name, found in made_comparison(machine).sets
-        for p in found
-    ]
+    for machine in machines:
+        comparison = made_comparison(machine)
+        text = (twin.DOCS / points_name(comparison)).read_text(encoding="utf-8")
+        cells = r"^\| (.+?) \| .+ \| (.+ (?:validation|fit)) \| ([\d.]+) \|"
+        assert re.findall(cells, text, re.M) == [
+            (p.point.group, name, f"{p.point.us:.1f}")
+            for name, found in comparison.sets
+            for p in found
+        ]
+    assert (twin.DOCS / "twin.md").is_file()
     assert (twin.DOCS / "twin.svg").is_file()
     replaced((twin.DOCS / "benchmarks.md").read_text(encoding="utf-8"), "")
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.twin.measured import extract, read, write
 from benchmarks.twin.plot import svg
 from benchmarks.twin.predict import Comparison, Prediction, PredictionError, predict
-from benchmarks.twin.report import Result, page, replaced, summary
+from benchmarks.twin.report import Result, page, points_name, points_page, replaced, summary
 from pk_runtime.compiler import BuildError
 from pk_runtime.sheet import Sheet, SheetError, load_sheet, read_sheet
 from pk_runtime.toolchain import ToolchainError
@@ -120,6 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             document.write_text(text, encoding="utf-8")
             (options.docs / "twin.svg").write_text(svg(result.comparisons), encoding="utf-8")
             (options.docs / "twin.md").write_text(page(result), encoding="utf-8")
+            for comparison in result.comparisons:
+                text = points_page(comparison, result.date)
+                (options.docs / points_name(comparison)).write_text(text, encoding="utf-8")
     except (OSError, ValueError, IndexError, PredictionError) as error:
         print(f"benchmarks.twin: {error}", file=sys.stderr)
         return 2

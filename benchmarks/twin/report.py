@@ -29,7 +29,8 @@ class Result:
 
 
 def summary(result: Result) -> str:
-    """What goes between the markers of docs/benchmarks.md."""
+    """What goes between the markers of docs/benchmarks.md, and begins docs/twin.md."""
+    pages = ", ".join(f"[{c.measured.machine}]({points_name(c)})" for c in result.comparisons)
     sheets = ", ".join(f"`{c.sheet}` for {c.measured.machine}" for c in result.comparisons)
     return "\n".join(
         [
@@ -42,7 +43,7 @@ def summary(result: Result) -> str:
             "",
             f"![predicted against measured]({PLOT})",
             "",
-            "By kernel and point by point: [twin.md](twin.md).",
+            f"By kernel: [twin.md](twin.md). Point by point: {pages}.",
         ]
     )
 
@@ -146,14 +147,15 @@ def _within(chosen: Sequence[Pick]) -> str:
 
 
 def page(result: Result) -> str:
-    """docs/twin.md: the summary, by kernel, the picks and every point."""
+    """docs/twin.md: the summary, by kernel and the picks."""
     lines = [
         "# The twin: predicted against measured",
         "",
         "Written by `python3 -m benchmarks.twin`; do not edit. What the model knows and what it "
         "does not: [simulator.md](simulator.md).",
         "",
-        summary(result).replace("\nBy kernel and point by point: [twin.md](twin.md).", ""),
+        summary(result).replace("By kernel: [twin.md](twin.md). ", ""),
+        "",
         "The groups (kernel, size) of a kernel that constants may be fitted to, in the order of "
         "the SHA-256 of their texts, go to the validation set and to the fit set by turns. "
         f"Measured by this protocol: {result.comparisons[0].measured.about['protocol']}.",
@@ -166,8 +168,24 @@ def page(result: Result) -> str:
         *_by_kernel(result),
         "",
         *_picks(result),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def points_name(comparison: Comparison) -> str:
+    """The file name of points_page, e.g. "twin_h200x4.md"."""
+    return f"twin_{comparison.measured.sheet}.md"
+
+
+def points_page(comparison: Comparison, date: str) -> str:
+    """Every point of one machine, as a page beside docs/twin.md."""
+    lines = [
+        f"# The twin: every point of {comparison.measured.machine}",
         "",
-        *_every_point(result),
+        f"Written by `python3 -m benchmarks.twin`, {date}; do not edit. What the columns rest on, "
+        "and the figures: [the twin](twin.md).",
+        "",
+        *_every_point(comparison),
     ]
     return "\n".join(lines) + "\n"
 
@@ -210,15 +228,13 @@ def _picks(result: Result) -> list[str]:
     return lines
 
 
-def _every_point(result: Result) -> list[str]:
+def _every_point(comparison: Comparison) -> list[str]:
     lines = [
-        "## Every point",
-        "",
         "| kernel, size | knobs | set | measured us | (min, max) | simulated us | error | "
         "bottleneck |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, predictions in result.sets:
+    for name, predictions in comparison.sets:
         for p in predictions:
             lines.append(
                 f"| {p.point.group} | {_knobs(p)} | {name} | {p.point.us:.1f} | "
