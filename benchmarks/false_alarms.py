@@ -9,20 +9,16 @@ of the simulator, or a bug of ours. Exit code 1 if there is any.
 
 import argparse
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
-from pk_runtime.compiler import Compiler
-from pk_runtime.execution import LocalExecutor
-from pk_runtime.kernels import shipped, shipped_problems
+from benchmarks.every_kernel import Bench, examine_all
+from pk_runtime.kernels import shipped_problems
 from pk_runtime.sheet import load_sheet
-from pk_runtime.simulator import Simulator, TensorSpec
+from pk_runtime.simulator import TensorSpec
 from problems.contract import Problem
 from problems.registry import get
 
-CACHE = Path(".pkforge") / "test-cache"
 SHAPES, WORLDS, LAUNCHES = ("tiny", "odd"), (2, 4), 3
 WALL_S = 600.0
 
@@ -34,18 +30,15 @@ def _cases(problem: Problem) -> Iterator[tuple[dict[str, int], int, str]]:
                 yield dict(shape.dims), world, f"{shape.name}, {world} ranks"
 
 
-def _examine(
-    slug: str, number: int, schedules: int, compiler: Compiler, simulator: Simulator
-) -> tuple[int, list[str]]:
+def _examine(bench: Bench, *, schedules: int) -> tuple[int, list[str]]:
     """How many schedules of a kernel ran, and what was reported."""
-    problem, sheet = get(slug), load_sheet("h200x4")
-    program = compiler.simulator(shipped(slug)[number])
+    problem, sheet = get(bench.slug), load_sheet("h200x4")
     cases = list(_cases(problem))
     done, alarms = 0, []
     for case, (dims, world, where) in enumerate(cases):
         specs = problem.output_specs(dims, world)
-        found = simulator.explore(
-            program,
+        found = bench.simulator.explore(
+            bench.program,
             launches=[
                 [problem.make_inputs(rank, world, launch, dims) for rank in range(world)]
                 for launch in range(LAUNCHES)
@@ -58,7 +51,7 @@ def _examine(
         )
         done += found.schedules_run
         if found.outcome != "finished":
-            alarms.append(f"{slug} {number}, {where}: {found.outcome}: {found.diagnosis}")
+            alarms.append(f"{where}: {found.outcome}: {found.diagnosis}")
     return done, alarms
 
 
@@ -68,17 +61,10 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=1000, help="of each kernel")
     parser.add_argument("--problem", choices=shipped_problems(), help="only its kernels")
     options = parser.parse_args()
-    total, alarms, begun = 0, 0, time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        compiler, simulator = Compiler(CACHE), Simulator(LocalExecutor(), Path(folder))
-        for slug in [options.problem] if options.problem else shipped_problems():
-            for number in range(len(shipped(slug))):
-                done, texts = _examine(slug, number, options.schedules, compiler, simulator)
-                total, alarms = total + done, alarms + len(texts)
-                print(f"{slug} {number}: {done} schedules", *texts, sep="\n  ", flush=True)
-    seconds = time.monotonic() - begun
-    print(f"{total} schedules, {alarms} alarms, {seconds:.0f} s")
-    return 1 if alarms else 0
+    work = partial(_examine, schedules=options.schedules)
+    total = examine_all(work, "schedules", options.problem)
+    print(f"{total.done} schedules, {total.wrong} alarms, {total.seconds:.0f} s")
+    return 1 if total.wrong else 0
 
 
 if __name__ == "__main__":

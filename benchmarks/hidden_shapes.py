@@ -9,17 +9,13 @@ a kernel, or a promise that the check shapes of its problem do not make. Exit co
 
 import argparse
 import sys
-import tempfile
-import time
-from pathlib import Path
+from functools import partial
 
 import torch
 
-from pk_runtime.compiler import Compiler
-from pk_runtime.execution import LocalExecutor
-from pk_runtime.kernels import shipped, shipped_problems
+from benchmarks.every_kernel import Bench, examine_all
+from pk_runtime.kernels import shipped_problems
 from pk_runtime.sheet import load_sheet
-from pk_runtime.simulator import Simulator
 from problems.contract import HIDDEN
 from problems.hosting import InProcessHost
 from problems.registry import get
@@ -27,19 +23,16 @@ from sandbox.stages import StageFailed
 from sandbox.stages.check import Check
 from sandbox.stages.plan import plan
 
-CACHE = Path(".pkforge") / "test-cache"
 WORLD = 4
 
 
-def _examine(
-    slug: str, number: int, seeds: int, compiler: Compiler, simulator: Simulator
-) -> tuple[int, list[str]]:
-    """How many runs a kernel of a problem made, and what failed."""
-    program, sheet = compiler.simulator(shipped(slug)[number]), load_sheet("h200x4")
+def _examine(bench: Bench, *, seeds: int) -> tuple[int, list[str]]:
+    """How many runs a kernel made, and what failed."""
+    sheet = load_sheet("h200x4")
     runs, failures = 0, []
     for seed in range(seeds):
-        host = InProcessHost(get(slug)).with_hidden(seed, WORLD)
-        check = Check(program, simulator, host, sheet, seed, lambda stage, detail: None)
+        host = InProcessHost(get(bench.slug)).with_hidden(seed, WORLD)
+        check = Check(bench.program, bench.simulator, host, sheet, seed, lambda *_: None)
         try:
             done = check.run(plan("full", HIDDEN, WORLD))["checks"]
         except StageFailed as failed:
@@ -58,17 +51,10 @@ def main() -> int:
     parser.add_argument("--problem", choices=shipped_problems(), help="only its kernels")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    total, failed, begun = 0, 0, time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        compiler, simulator = Compiler(CACHE), Simulator(LocalExecutor(), Path(folder))
-        for slug in [options.problem] if options.problem else shipped_problems():
-            for number in range(len(shipped(slug))):
-                runs, texts = _examine(slug, number, options.seeds, compiler, simulator)
-                total, failed = total + runs, failed + len(texts)
-                print(f"{slug} {number}: {runs} runs", *texts, sep="\n  ", flush=True)
-    seconds = time.monotonic() - begun
-    print(f"{total} runs at {2 * options.seeds} shapes, {failed} failures, {seconds:.0f} s")
-    return 1 if failed else 0
+    total = examine_all(partial(_examine, seeds=options.seeds), "runs", options.problem)
+    shapes = 2 * options.seeds
+    print(f"{total.done} runs at {shapes} shapes, {total.wrong} failures, {total.seconds:.0f} s")
+    return 1 if total.wrong else 0
 
 
 if __name__ == "__main__":
