@@ -92,25 +92,24 @@ struct gemm_reducescatter_few_rows {
         wait(self, g.ready, at * g.strips() + col, self.world() * g.parts() * per_strip);
       slab_sum<bf16, 1, strip::cols, 0> sum[at_once];
       PK_UNROLL
-      for (auto& s : sum) zero(s);
+      for (int r = 0; r < at_once; ++r) zero(sum[r]);
       for (int first = 0; first < sources; first += at_once) {
-        strip v[at_once][at_once];
+        strip v[at_once * at_once];
         PK_UNROLL
         for (int i = 0; i < at_once * at_once; ++i) {
           int r = i / at_once, source = first + i % at_once;
           if (r < count && source < sources)
-            load(self, v[r][i % at_once], g.part[source / g.parts()], {source % g.parts(), row + r, col});
+            load(self, v[i], g.part[source / g.parts()], {source % g.parts(), row + r, col});
         }
         PK_UNROLL
         for (int i = 0; i < at_once * at_once; ++i)
-          if (i / at_once < count && first + i % at_once < sources)
-            accumulate(self, sum[i / at_once], v[i / at_once][i % at_once]);
+          if (i / at_once < count && first + i % at_once < sources) accumulate(self, sum[i / at_once], v[i]);
       }
       PK_UNROLL
       for (int r = 0; r < at_once; ++r) {
-        strip v;
-        convert(self, v, sum[r]);
-        if (r < count) store(self, g.c, {own + r, col}, v);
+        strip row_of_c;
+        convert(self, row_of_c, sum[r]);
+        if (r < count) store(self, g.c, {own + r, col}, row_of_c);
       }
     }
   }
