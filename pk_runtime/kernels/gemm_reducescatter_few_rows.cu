@@ -10,7 +10,6 @@ using namespace pk;
 constexpr int stages = knob("stages", 6, {4, 5, 6, 8});
 constexpr int block_n = knob("block_n", 128, {64, 128, 256});  // columns of an output tile
 constexpr int splits = knob("splits", 2, {1, 2, 4});           // of the K steps of a tile
-constexpr int at_once = 4;                                     // rows, and partial sums of each, that an owner pulls
 
 struct gemm_reducescatter_few_rows {
   using mm = gemm<64, block_n, 64, stages>;
@@ -84,33 +83,15 @@ struct gemm_reducescatter_few_rows {
   }
 
   PK_ROLE communicator(group<0> self, const args& g, comm_shared&) {
-    int sources = self.world() * g.parts();
-    for (int t : self.tasks(ceil_div(g.c.rows, at_once) * g.strips())) {
-      int own = t / g.strips() * at_once, col = t % g.strips(), row = self.rank() * g.c.rows + own;
-      int count = least(at_once, g.c.rows - own);
-      for (int at = row / out_tile::rows; at <= (row + count - 1) / out_tile::rows; ++at)
-        wait(self, g.ready, at * g.strips() + col, self.world() * g.parts() * per_strip);
-      slab_sum<bf16, 1, strip::cols, 0> sum[at_once];
-      PK_UNROLL
-      for (int r = 0; r < at_once; ++r) zero(sum[r]);
-      for (int first = 0; first < sources; first += at_once) {
-        strip v[at_once * at_once];
-        PK_UNROLL
-        for (int i = 0; i < at_once * at_once; ++i) {
-          int r = i / at_once, source = first + i % at_once;
-          if (r < count && source < sources)
-            load(self, v[i], g.part[source / g.parts()], {source % g.parts(), row + r, col});
-        }
-        PK_UNROLL
-        for (int i = 0; i < at_once * at_once; ++i)
-          if (i / at_once < count && first + i % at_once < sources) accumulate(self, sum[i / at_once], v[i]);
-      }
-      PK_UNROLL
-      for (int r = 0; r < at_once; ++r) {
-        strip row_of_c;
-        convert(self, row_of_c, sum[r]);
-        if (r < count) store(self, g.c, {own + r, col}, row_of_c);
-      }
+    for (int t : self.tasks(g.c.rows * g.strips())) {
+      int own = t / g.strips(), col = t % g.strips(), row = self.rank() * g.c.rows + own;
+      wait(self, g.ready, row / out_tile::rows * g.strips() + col, self.world() * g.parts() * per_strip);
+      slab_sum<bf16, 1, strip::cols, 0> sum;
+      strip v;
+      add_up<4>(self, sum, self.world() * g.parts(),
+                [&](int i) { return place{g.part[i / g.parts()], coord{i % g.parts(), row, col}}; });
+      convert(self, v, sum);
+      store(self, g.c, {own, col}, v);
     }
   }
 };
