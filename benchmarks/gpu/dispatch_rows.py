@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pk_runtime.gpu.dispatch_table import Row, of_rows, write_dispatch
+from pk_runtime.gpu.dispatch_table import Row, write_dispatch
 
 MARGIN = 1.02  # a kernel must be so many times faster than NCCL: less is within the noise
 REACH = 4  # how far beyond the sizes measured a kernel is trusted
@@ -20,12 +20,6 @@ OPERATIONS = {
     "gemm_allreduce": "gemm_all_reduce",
     "sp_ag_gemm_m_sharded": "all_gather_gemm",
 }
-
-
-def operation_of(problem: str, dims: dict[str, int]) -> str | None:
-    """The operation that the dispatcher calls a row's problem at these sizes, if it has one."""
-    operation = OPERATIONS.get(problem)
-    return of_rows(operation, dims["M"]) if operation else None
 
 
 def counted_bytes(problem: str, dims: dict[str, int], world: int) -> int:
@@ -73,7 +67,7 @@ def table_of(record: dict[str, Any]) -> dict[str, list[Row]]:
     world = record["machine"]["world_size"]
     points: dict[str, dict[int, tuple[float, str | None, dict[str, int]]]] = {}
     for row in record["rows"]:
-        operation = operation_of(row["problem"], row["dims"])
+        operation = OPERATIONS.get(row["problem"])
         nccl = next((c for c in row["contenders"] if c["name"] == "nccl graph"), None)
         if operation is None or nccl is None:
             continue

@@ -199,11 +199,6 @@ AG: tuple[Choice, ...] = (
     ("allgather_gemm", {"segment": 4}),
     ("allgather_gemm", {"segment": 2, "block_n": 128}),
 )
-FEW_ROWS: tuple[Choice, ...] = (
-    ("gemm_reducescatter_few_rows", {}),
-    ("gemm_reducescatter_few_rows", {"block_n": 128, "splits": 2}),
-    ("gemm_reducescatter", {"block_n": 128}),
-)
 SCATTER: tuple[Choice, ...] = (("gemm_allscatter", {}), ("gemm_allscatter", {"super_m": 1}))
 FUSED_RS, FUSED_AG = ("cublas", "torch_fused_rs"), ("cublas", "torch_fused_ag")
 
@@ -254,7 +249,7 @@ def gemms(world: int) -> Iterator[Point]:
             size=f"64 x {n}, K={k}",
             problem="gemm_reducescatter",
             dims={"M": 64, "N": n, "K": k},
-            kernels=FEW_ROWS,
+            kernels=RS[-1:],
             peers=("cublas",),
         )
     for n in (1024, 4096):

@@ -101,8 +101,8 @@ def _pattern(pattern: str, instead: str) -> Callable[[str], Iterator[Edit]]:
 
 
 _OPERATORS: dict[str, Callable[[str], Iterator[Edit]]] = {
-    "dropped signal": _dropped("signal(?:_all)?"),
-    "doubled signal": _doubled("signal(?:_all)?"),
+    "dropped signal": _dropped("signal"),
+    "doubled signal": _doubled("signal"),
     "signal to oneself": _argument("signal", 2, "self.rank()"),
     "dropped wait": _dropped("wait"),
     "wait for one fewer": _argument("wait", -1, "{} - 1"),

@@ -28,7 +28,6 @@ from pk_runtime.gpu.dispatch_table import (
     Row,
     Table,
     load_dispatch,
-    of_rows,
     read_dispatch,
     write_dispatch,
 )
@@ -63,7 +62,6 @@ INTERFACES: dict[str, Interface] = {
     "reduce_scatter": _interface({"x": "M N"}, {"y": "M/W N"}),
     "all_to_all": _interface({"x": "W M N"}, {"y": "W M N"}),
     "gemm_reduce_scatter": _interface({"a": "M K", "b": "K N"}, {"c": "M/W N"}),
-    "gemm_reduce_scatter_few_rows": _interface({"a": "M K", "b": "K N"}, {"c": "M/W N"}),
     "gemm_all_reduce": _interface({"a": "M K", "b": "K N"}, {"c": "M N"}),
     "all_gather_gemm": _interface({"a": "M K", "b": "K N"}, {"c": "M*W N"}),
 }
@@ -179,7 +177,7 @@ class Dispatcher:
     def gemm_reduce_scatter(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """This rank's rows of the sum of a @ b over all ranks; a [M, K/W], b [K/W, N]."""
         nbytes = a.shape[0] * b.shape[1] * a.itemsize
-        c = self._run(of_rows("gemm_reduce_scatter", a.shape[0]), nbytes, {"a": a, "b": b})
+        c = self._run("gemm_reduce_scatter", nbytes, {"a": a, "b": b})
         return self.reduce_scatter(torch.matmul(a, b)) if c is None else c
 
     def gemm_all_reduce(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -34,12 +34,9 @@ OPERATIONS = (
     "reduce_scatter",
     "all_to_all",
     "gemm_reduce_scatter",
-    "gemm_reduce_scatter_few_rows",
     "gemm_all_reduce",
     "all_gather_gemm",
 )
-# Up to so many rows a GEMM is the reading of its weights, and other kernels suit.
-FEW_ROWS = 64
 NOT_MEASURED = "not yet measured"
 
 _FOLDER = Path(__file__).parents[1] / "sheets"
@@ -79,12 +76,6 @@ class Table:
             if row.max_bytes is None or nbytes <= row.max_bytes:
                 return row
         return Row()
-
-
-def of_rows(operation: str, rows: int) -> str:
-    """The operation under its name for few rows, if it has one and there are few."""
-    few = f"{operation}_few_rows"
-    return few if few in OPERATIONS and rows <= FEW_ROWS else operation
 
 
 def dispatch_path(sheet: str) -> Path:

@@ -14,7 +14,7 @@ _FILES: dict[str, tuple[str, ...]] = {
     "gather": ("gather",),
     "gemm_allgather": ("gemm_allscatter",),
     "gemm_allreduce": ("gemm_allreduce", "gemm_allreduce_inline"),
-    "gemm_reducescatter": ("gemm_reducescatter", "gemm_reducescatter_few_rows"),
+    "gemm_reducescatter": ("gemm_reducescatter",),
     "reduce": ("reduce_to_root", "reduce_ll"),
     "reducescatter": ("reducescatter", "reducescatter_pull", "reducescatter_ll"),
     "reducescatter_last_dim": ("reducescatter_last_dim",),

@@ -95,7 +95,7 @@ def test_intermediate_code(name: str, compiler: Compiler, tmp_path: Path) -> Non
     # Warpgroups trade registers inside what the block got at its launch.
     down = {int(n) for n in re.findall(r"setmaxnreg\.dec\S* (\d+)", ptx)}
     up = {int(n) for n in re.findall(r"setmaxnreg\.inc\S* (\d+)", ptx)}
-    if name in MULTIPLYING and threads > 256:  # two warpgroups have 255 registers a thread anyway
+    if name in MULTIPLYING:
         (issuers,), (groups,) = down, up
         warpgroups = threads // 128
         assert groups * (warpgroups - 1) + issuers <= usage.registers * warpgroups

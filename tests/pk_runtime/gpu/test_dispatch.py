@@ -10,7 +10,6 @@ from torch.multiprocessing.spawn import spawn
 
 from pk_runtime.gpu.dispatch import INTERFACES, Dispatcher, Row, Table, read_dispatch
 from pk_runtime.gpu.dispatch_table import (
-    FEW_ROWS,
     NOT_MEASURED,
     OPERATIONS,
     TableError,
@@ -123,21 +122,6 @@ def test_the_choice_is_explained(alone: dist.ProcessGroup) -> None:
     unmeasured = Dispatcher(alone, "h200x4", table=Table(NOT_MEASURED, {}))
     unmeasured._measured_with = 1
     assert "measured to be faster yet" in unmeasured.explain("all_gather", 4)
-
-
-def test_few_rows_are_an_operation_of_their_own(
-    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comm = Dispatcher(alone)
-    asked: list[str] = []
-    monkeypatch.setattr(comm, "_run", lambda operation, *_: asked.append(operation))
-    for rows in (FEW_ROWS, FEW_ROWS + 1):
-        comm.gemm_reduce_scatter(torch.ones(rows, 3), torch.ones(3, 2))
-        comm.gemm_all_reduce(torch.ones(rows, 3), torch.ones(3, 2))
-    assert [name for name in asked if name.startswith("gemm")] == [
-        *("gemm_reduce_scatter_few_rows", "gemm_all_reduce"),
-        *("gemm_reduce_scatter", "gemm_all_reduce"),
-    ]
 
 
 def test_a_process_group_is_needed() -> None:

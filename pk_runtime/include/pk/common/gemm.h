@@ -41,17 +41,11 @@ struct gemm {
   PK_ROLE load(Producer& in, const layout<T>& a, int plane, int row, const layout<T>& b, int col, Before before) {
     for (int k = 0, n = steps(a); k < n; ++k) {
       before(k);
-      load_step(in, a, coord{plane, row, k}, b, coord{k, col});
+      stage& s = in.acquire();
+      in.load(s.a, a, coord{plane, row, k});
+      in.load(s.b, b, coord{k, col});
+      in.commit();
     }
-  }
-
-  // Loader: one step, of those that `multiply` adds up.
-  template <class Producer>
-  PK_ROLE load_step(Producer& in, const layout<T>& a, coord from_a, const layout<T>& b, coord from_b) {
-    stage& s = in.acquire();
-    in.load(s.a, a, from_a);
-    in.load(s.b, b, from_b);
-    in.commit();
   }
 
   // Consumer: multiplies `n` stages. One wgmma group stays in flight while the next stage is awaited.
