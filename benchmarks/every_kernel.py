@@ -15,7 +15,7 @@ CACHE = Path(".pkforge") / "test-cache"
 
 
 @dataclass(frozen=True)
-class Bench:
+class Built:
     """Kernel `number` of a problem, built for the simulator as `program`."""
 
     slug: str
@@ -34,7 +34,7 @@ class Total:
 
 
 def examine_all(
-    examine: Callable[[Bench], tuple[int, list[str]]], what: str, problem: str | None
+    examine: Callable[[Built], tuple[int, list[str]]], what: str, problem: str | None
 ) -> Total:
     """`examine` gives how much it did and what was wrong; `what` names what it did.
 
@@ -46,7 +46,7 @@ def examine_all(
         for slug in [problem] if problem else shipped_problems():
             for number, candidate in enumerate(shipped(slug)):
                 program = compiler.simulator(candidate)
-                count, texts = examine(Bench(slug, number, program, simulator))
+                count, texts = examine(Built(slug, number, program, simulator))
                 done, wrong = done + count, wrong + len(texts)
                 print(f"{slug} {number}: {count} {what}", *texts, sep="\n  ", flush=True)
     return Total(done, wrong, time.monotonic() - begun)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.every_kernel import Bench, examine_all
+from benchmarks.every_kernel import Built, examine_all
 from pk_runtime.kernels import shipped_problems
 from pk_runtime.sheet import load_sheet
 from pk_runtime.simulator import TensorSpec
@@ -30,15 +30,15 @@ def _cases(problem: Problem) -> Iterator[tuple[dict[str, int], int, str]]:
                 yield dict(shape.dims), world, f"{shape.name}, {world} ranks"
 
 
-def _examine(bench: Bench, *, schedules: int) -> tuple[int, list[str]]:
+def _examine(built: Built, *, schedules: int) -> tuple[int, list[str]]:
     """How many schedules of a kernel ran, and what was reported."""
-    problem, sheet = get(bench.slug), load_sheet("h200x4")
+    problem, sheet = get(built.slug), load_sheet("h200x4")
     cases = list(_cases(problem))
     done, alarms = 0, []
     for case, (dims, world, where) in enumerate(cases):
         specs = problem.output_specs(dims, world)
-        found = bench.simulator.explore(
-            bench.program,
+        found = built.simulator.explore(
+            built.program,
             launches=[
                 [problem.make_inputs(rank, world, launch, dims) for rank in range(world)]
                 for launch in range(LAUNCHES)

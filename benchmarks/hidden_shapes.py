@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.every_kernel import Bench, examine_all
+from benchmarks.every_kernel import Built, examine_all
 from pk_runtime.kernels import shipped_problems
 from pk_runtime.sheet import load_sheet
 from problems.contract import HIDDEN
@@ -26,13 +26,13 @@ from sandbox.stages.plan import plan
 WORLD = 4
 
 
-def _examine(bench: Bench, *, seeds: int) -> tuple[int, list[str]]:
+def _examine(built: Built, *, seeds: int) -> tuple[int, list[str]]:
     """How many runs a kernel made, and what failed."""
     sheet = load_sheet("h200x4")
     runs, failures = 0, []
     for seed in range(seeds):
-        host = InProcessHost(get(bench.slug)).with_hidden(seed, WORLD)
-        check = Check(bench.program, bench.simulator, host, sheet, seed, lambda *_: None)
+        host = InProcessHost(get(built.slug)).with_hidden(seed, WORLD)
+        check = Check(built.program, built.simulator, host, sheet, seed, lambda *_: None)
         try:
             done = check.run(plan("full", HIDDEN, WORLD))["checks"]
         except StageFailed as failed:

@@ -249,7 +249,7 @@ def gemms(world: int) -> Iterator[Point]:
             size=f"64 x {n}, K={k}",
             problem="gemm_reducescatter",
             dims={"M": 64, "N": n, "K": k},
-            kernels=RS[-1:],
+            kernels=(("gemm_reducescatter", {"block_n": 128}),),
             peers=("cublas",),
         )
     for n in (1024, 4096):
